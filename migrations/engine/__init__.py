@@ -1,0 +1,1 @@
+"""The engine's chain: the schema `ferryman` that every database has, and the roles of its processes."""

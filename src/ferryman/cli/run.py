@@ -1,0 +1,21 @@
+"""`ferryman run`"""
+
+import click
+
+from ferryman.cli import wiring
+from ferryman.runtime.service import serve
+
+
+@click.command("run")
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@click.pass_context
+def command(context: click.Context, names: tuple[str, ...]) -> int:
+    """Run services until SIGTERM or Ctrl-C; they finish the work in flight, then the process exits 0.
+
+    NAME is module:object: an object with a name and run(life), or a function that takes the settings and returns one.
+
+    While it runs, /livez, /readyz and /metrics answer on the address that the settings under [health] name. A second
+    signal stops at once, with exit code 130.
+    """
+    settings = wiring.settings(context)
+    return serve(wiring.services(names, settings), settings)

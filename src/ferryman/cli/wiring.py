@@ -1,0 +1,82 @@
+"""The one place that reads the environment and builds objects from settings."""
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import click
+import psycopg
+
+from ferryman.runtime import logs, postgres
+from ferryman.runtime.errors import Misconfigured
+from ferryman.runtime.service import Service
+from ferryman.runtime.settings import Settings
+from ferryman.runtime.sources import Loaded, load
+
+DATABASE_URL = "FERRYMAN_DATABASE_URL"
+BOOTSTRAP_SERVERS = "FERRYMAN_KAFKA__BOOTSTRAP_SERVERS"
+REGISTRY_URL = "FERRYMAN_REGISTRY_URL"
+
+
+def loaded(context: click.Context) -> Loaded:
+    """The settings of this command line, and where each came from."""
+    file: Path | None = context.find_object(Path)
+    return load(os.environ, file)
+
+
+def settings(context: click.Context) -> Settings:
+    """The settings, with logs set up as they say."""
+    found = loaded(context).settings
+    logs.configure(found.log)
+    return found
+
+
+def given(name: str) -> str | None:
+    """A server that the environment names, for the commands that otherwise bring their own."""
+    return os.environ.get(name) or None
+
+
+def environment(**urls: str) -> Mapping[str, str]:
+    """Our environment, with these servers in place of any settings: what a child process is given."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("FERRYMAN_")}
+    return {**kept, **urls}
+
+
+def connection(found: Settings, process: str) -> psycopg.Connection[tuple[Any, ...]]:
+    return postgres.connect(found, process, autocommit=True)
+
+
+def services(names: Sequence[str], found: Settings) -> list[Service]:
+    """What `ferryman run NAME...` names."""
+    return [_service(name, found) for name in names]
+
+
+def _service(name: str, found: Settings) -> Service:
+    target = _load(name)
+    if not hasattr(target, "run") and callable(target):
+        target = target(found)
+    if not (callable(getattr(target, "run", None)) and isinstance(getattr(target, "name", None), str)):
+        raise Misconfigured(
+            f"{name} is not a service: it has no name and run(life)",
+            remedy="name an object with both, or a function that takes the settings and returns one",
+        )
+    service: Service = target
+    return service
+
+
+def _load(name: str) -> Any:
+    module, separator, attribute = name.partition(":")
+    if not separator or not module or not attribute:
+        raise Misconfigured(f"there is no service called {name}", remedy="name your own as module:object")
+    sys.path.insert(0, os.getcwd())  # as `python -m` would: the user's module is beside where the command is run
+    try:
+        return getattr(import_module(module), attribute)
+    except ModuleNotFoundError as error:
+        raise Misconfigured(
+            f"cannot import {module}: {error.msg}", remedy="run it where the module is, or install it"
+        ) from error
+    except AttributeError as error:
+        raise Misconfigured(f"{module} has no {attribute}", remedy="correct the name behind the colon") from error

@@ -1,0 +1,137 @@
+"""Checks of PostgreSQL: reached, its version, its schema, our privileges, settings that hurt, its clock."""
+
+import time
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import psycopg
+
+from ferryman.doctor.model import Check, failed, from_error, ok, warning
+from ferryman.migrations import chains
+from ferryman.runtime import postgres
+from ferryman.runtime.errors import FerrymanError
+from ferryman.runtime.settings import Settings
+
+OLDEST = 15
+CLOCK_WARNING_SECONDS = 1.0
+CLOCK_FAILED_SECONDS = 60.0
+
+Connection = psycopg.Connection[tuple[Any, ...]]
+
+_SETTINGS = """\
+-- doctor.settings
+SELECT name, setting FROM pg_settings WHERE name = ANY(%s)
+"""
+_ROLES = """\
+-- doctor.roles
+SELECT current_user, rolsuper, has_schema_privilege('ferryman', 'USAGE'),
+       ARRAY(SELECT r.rolname::text FROM pg_roles r
+             WHERE r.rolname LIKE 'ferryman\\_%' AND pg_has_role(current_user, r.oid, 'MEMBER') ORDER BY 1)
+FROM pg_roles WHERE rolname = current_user
+"""
+
+
+class Harmful(NamedTuple):
+    """A server setting that hurts, the value that does, and what to do."""
+
+    setting: str
+    value: str
+    harm: str
+    remedy: str
+
+
+HARMFUL = (
+    Harmful("fsync", "off", "a crash of the machine loses or corrupts data", "turn fsync on"),
+    Harmful("full_page_writes", "off", "a crash of the machine can corrupt pages", "turn full_page_writes on"),
+    Harmful("synchronous_commit", "off", "a crash loses commits that were acknowledged", "turn synchronous_commit on"),
+    Harmful("autovacuum", "off", "tables bloat and transaction ids run out", "turn autovacuum on"),
+    Harmful("default_transaction_read_only", "on", "nothing can be appended", "turn default_transaction_read_only off"),
+    Harmful("default_transaction_isolation", "serializable", "every service retries far more often",
+            "leave the default at read committed, and ask for more where it is needed"),
+)  # fmt: skip
+
+
+def checks(settings: Settings) -> Iterator[Check]:
+    began = time.monotonic()
+    try:
+        connection = postgres.connect(settings, "doctor", autocommit=True)
+    except FerrymanError as error:
+        yield from_error("postgresql.reached", error)
+        return
+    milliseconds = (time.monotonic() - began) * 1000
+    with connection:
+        where = f"{connection.info.host}:{connection.info.port}/{connection.info.dbname} as {connection.info.user}"
+        yield ok("postgresql.reached", f"{where}, in {milliseconds:.0f} ms")
+        for check in (_version, _primary, _migrations, _privileges, _harmful, _clock):
+            try:
+                yield check(connection)
+            except psycopg.Error as error:
+                yield from_error(f"postgresql.{check.__name__.lstrip('_')}", postgres.translate(error))
+
+
+def _version(connection: Connection) -> Check:
+    name, number = "postgresql.version", connection.info.server_version
+    shown = f"{number // 10000}.{number % 10000}"
+    if number < OLDEST * 10000:
+        return failed(name, shown, f"upgrade the server to PostgreSQL {OLDEST} or newer")
+    return ok(name, shown)
+
+
+def _primary(connection: Connection) -> Check:
+    row = connection.execute("-- doctor.in_recovery\nSELECT pg_is_in_recovery()").fetchone()
+    if row and row[0]:
+        return failed("postgresql.primary", "a standby", "connect to the primary", postgres.URL)
+    return ok("postgresql.primary", "it takes writes")
+
+
+def _migrations(connection: Connection) -> Check:
+    levels = chains.level(connection, chains.owners())
+    present = {owner: have for owner, have in levels.items() if have is not None or owner == chains.ENGINE}
+    for owner, have in present.items():
+        if problem := chains.misfit(owner, have):
+            return from_error("postgresql.migrations", problem)
+    return ok("postgresql.migrations", ", ".join(str(have) for have in present.values()))
+
+
+def _privileges(connection: Connection) -> Check:
+    name = "postgresql.privileges"
+    exists = connection.execute("-- doctor.has_schema\nSELECT to_regnamespace('ferryman') IS NOT NULL").fetchone()
+    if not exists or not exists[0]:
+        return failed(name, "the schema ferryman does not exist", "run `ferryman migrate`")
+    user, superuser, usage, roles = connection.execute(_ROLES).fetchone() or ("?", False, False, [])
+    if superuser:
+        return ok(name, f"{user} is a superuser; in production grant a user only the role of its process")
+    if not usage:
+        grant = f"GRANT ferryman_relay TO {user} (or ferryman_consumer, ferryman_writer, ferryman_monitor)"
+        return failed(name, f"{user} may not use the schema ferryman", grant)
+    return ok(name, f"{user} has {', '.join(roles) or 'rights of its own'}")
+
+
+def _harmful(connection: Connection) -> Check:
+    name = "postgresql.settings"
+    rows = connection.execute(_SETTINGS, ([each.setting for each in HARMFUL],))
+    values: dict[str, str] = dict(rows.fetchall())
+    hurting = [each for each in HARMFUL if values.get(each.setting) == each.value]
+    if not hurting:
+        return ok(name, "none that hurts")
+    detail = "; ".join(f"{each.setting} is {each.value}: {each.harm}" for each in hurting)
+    return warning(name, detail, "; ".join(each.remedy for each in hurting))
+
+
+def _clock(connection: Connection) -> Check:
+    before = time.time()
+    row = connection.execute("-- doctor.clock\nSELECT extract(epoch FROM clock_timestamp())::float8").fetchone()
+    after = time.time()
+    difference = float(row[0]) - (before + after) / 2 if row else 0.0
+    return judge_clock(max(0.0, abs(difference) - (after - before) / 2))
+
+
+def judge_clock(seconds: float) -> Check:
+    """How far the server's clock is off ours, beyond what the question itself took."""
+    name, detail = "postgresql.clock", f"{seconds * 1000:.0f} ms off this machine's"
+    remedy = "run NTP on both machines: ages, leases and retries are judged by the database's clock"
+    if seconds >= CLOCK_FAILED_SECONDS:
+        return failed(name, detail, remedy)
+    if seconds >= CLOCK_WARNING_SECONDS:
+        return warning(name, detail, remedy)
+    return ok(name, detail)

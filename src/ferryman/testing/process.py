@@ -1,0 +1,138 @@
+"""A server as a child process: started, stopped, killed, paused, restarted, and never left behind."""
+
+import os
+import pwd
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TypedDict
+
+import psutil
+
+from ferryman.testing import reaper
+from ferryman.testing.ladder import PartFailed
+
+_LOG_LINES = 15
+
+
+class Process:
+    """One command in a process group of its own, with its output in a file."""
+
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        log: Path,
+        *,
+        ready: Callable[[], bool] = lambda: True,
+        env: Mapping[str, str] | None = None,
+        user: pwd.struct_passwd | None = None,
+        start_seconds: float = 60,
+    ) -> None:
+        self.name = name
+        self.log = log
+        self._command = list(command)
+        self._ready = ready
+        self._env = {**os.environ, **(env or {})}
+        self._user = user
+        self._start_seconds = start_seconds
+        self._child: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int | None:
+        return self._child.pid if self._child and self._child.poll() is None else None
+
+    def start(self) -> None:
+        """Returns once the server answers."""
+        self.launch()
+        self.await_ready()
+
+    def launch(self) -> None:
+        """Starts without waiting, so that several can come up side by side."""
+        with self.log.open("ab") as output:
+            self._child = subprocess.Popen(
+                self._command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=self._env,
+                start_new_session=True, cwd="/", **as_user(self._user),
+            )  # fmt: skip
+        reaper.watch_group(self._child.pid)
+
+    def await_ready(self) -> None:
+        deadline = time.monotonic() + self._start_seconds
+        while not self._ready():
+            if self.pid is None:
+                raise self._failure("ended while starting")
+            if time.monotonic() > deadline:
+                self.kill()
+                raise self._failure(f"did not answer within {self._start_seconds:.0f} s")
+            time.sleep(0.02)
+
+    def stop(self, sign: signal.Signals = signal.SIGTERM, seconds: float = 20) -> None:
+        """Asks it to end, and kills it when it does not in time."""
+        child = self._child
+        if child is None or child.poll() is not None:
+            self._forget()
+            return
+        self.resume()  # a paused process would not hear the signal
+        os.kill(child.pid, sign)
+        try:
+            child.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self.kill()
+        self._forget()
+
+    def kill(self) -> None:
+        """kill -9 of the process and all its children: as when the machine's power goes."""
+        child = self._child
+        if child is not None and child.poll() is None:
+            self._signal_family(signal.SIGKILL)
+            child.wait()
+        self._forget()
+
+    def pause(self) -> None:
+        self._signal_family(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self._signal_family(signal.SIGCONT)
+
+    def restart(self, sign: signal.Signals = signal.SIGTERM) -> None:
+        self.stop(sign)
+        self.start()
+
+    def last_words(self) -> str:
+        """The end of its log."""
+        text = self.log.read_text(errors="replace") if self.log.exists() else ""
+        return "\n".join(text.splitlines()[-_LOG_LINES:])
+
+    def _signal_family(self, sign: signal.Signals) -> None:
+        """The parent first, so that it makes no more children; PostgreSQL's lead process groups of their own."""
+        if self.pid is None:
+            return
+        parent = psutil.Process(self.pid)
+        parent.send_signal(sign if sign is not signal.SIGKILL else signal.SIGSTOP)
+        for child in parent.children(recursive=True):
+            with suppress(psutil.NoSuchProcess):
+                child.send_signal(sign)
+        if sign is signal.SIGKILL:
+            parent.kill()
+
+    def _forget(self) -> None:
+        if self._child is not None:
+            reaper.forget_group(self._child.pid)
+            self._child = None
+
+    def _failure(self, what: str) -> PartFailed:
+        return PartFailed(f"{self.name} {what}; its log ends:\n{self.last_words()}")
+
+
+class UserArguments(TypedDict, total=False):
+    user: int
+    group: int
+    extra_groups: list[int]
+
+
+def as_user(user: pwd.struct_passwd | None) -> UserArguments:
+    """What makes `subprocess` run a child as that user; nothing for our own."""
+    return {} if user is None else {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
