@@ -4,7 +4,7 @@ BIN := .venv/bin
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format prove lock clean
+.PHONY: help demo test check format prove docs lock clean
 
 help: ## Say what there is to make.
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-8s %s\n", $$1, $$2 }'
@@ -23,6 +23,9 @@ format: .venv/ready ## Format the code, and mend what ruff can mend.
 
 prove: .venv/ready ## The long proofs; each prints its seed.
 	@pytest -m prove --timeout 3600
+
+docs: .venv/ready ## Write the generated references in docs/ anew.
+	@python scripts/reference.py
 
 lock: .venv/ready ## Resolve requirements.lock anew from pyproject.toml.
 	@uv pip compile -q --universal --generate-hashes --no-header --no-annotate --python-version 3.11 \

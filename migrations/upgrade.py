@@ -1,7 +1,10 @@
 """Moves a database to the newest revision, in one transaction and under one lock: replicas may start at once."""
 
 import io
+import logging
+import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -17,6 +20,11 @@ from ferryman.runtime.errors import Misconfigured
 # Any 64-bit number of our own: whoever migrates holds it until the commit.
 _LOCK = 0x46455252594D414E  # "FERRYMAN"
 
+logging.getLogger("alembic").setLevel(logging.WARNING)  # the command says what moved, and to where
+
+# Alembic's `context` is one per process, whatever the number of threads.
+_ALEMBIC = threading.Lock()
+
 _PREPARE = f"""\
 -- migrations.prepare
 SELECT set_config('lock_timeout', '0', true), set_config('statement_timeout', '0', true);
@@ -28,7 +36,7 @@ CREATE SCHEMA IF NOT EXISTS {chains.SCHEMA};
 
 def upgrade(connect: Callable[[], psycopg.Connection[Any]], owners: Sequence[str]) -> list[dict[str, str | None]]:
     """Applies what is missing; nothing, when another replica was first. Returns each chain's move."""
-    engine = create_engine("postgresql+psycopg://", creator=connect)
+    engine = create_engine("postgresql+psycopg://", creator=partial(_in_transactions, connect))
     try:
         with engine.begin() as connection:
             # One simple query each: a DDL lock that cannot be had in 5 s must not queue every writer behind it.
@@ -37,8 +45,9 @@ def upgrade(connect: Callable[[], psycopg.Connection[Any]], owners: Sequence[str
             driver: Any = connection.connection.driver_connection
             before = chains.level(driver, owners)
             _refuse_newer(before)
-            for owner in owners:
-                command.upgrade(_config(owner, connection=connection), "head")
+            with _ALEMBIC:
+                for owner in owners:
+                    command.upgrade(_config(owner, connection=connection), "head")
             return chains.moved(before, chains.level(driver, owners))
     except DBAPIError as error:
         raise postgres.translate(error.orig if isinstance(error.orig, psycopg.Error) else error) from error
@@ -48,13 +57,21 @@ def upgrade(connect: Callable[[], psycopg.Connection[Any]], owners: Sequence[str
         engine.dispose()
 
 
+def _in_transactions(connect: Callable[[], psycopg.Connection[Any]]) -> psycopg.Connection[Any]:
+    """SQLAlchemy leaves BEGIN to the driver: on an autocommit connection the lock would be gone after its statement."""
+    connection = connect()
+    connection.autocommit = False
+    return connection
+
+
 def as_sql(owners: Sequence[str], since: str | None = None) -> str:
     """The same as text, for whoever may not let a program change the schema."""
     pieces = ["BEGIN;", _PREPARE]
     for owner in owners:
         buffer = io.StringIO()
         start = f"{since}:" if since and since.startswith(f"{owner}_") else ""
-        command.upgrade(_config(owner, buffer), f"{start}head", sql=True)
+        with _ALEMBIC:
+            command.upgrade(_config(owner, buffer), f"{start}head", sql=True)
         pieces.append(buffer.getvalue().strip())
     return "\n".join([*pieces, "COMMIT;", ""])
 

@@ -39,10 +39,16 @@ def main() -> None:
     (VENV / "ready").touch()
 
 
+def wheels_folder() -> Path:
+    """One for each lock, Python and kind of machine."""
+    lock = hashlib.sha256(LOCK.read_bytes()).hexdigest()[:16]
+    version = f"py{sys.version_info[0]}{sys.version_info[1]}"
+    return CACHE / "wheels" / f"{lock}-{version}-{sys.platform}-{platform.machine()}"
+
+
 def wheelhouse(python: Path) -> Path:
     """Every wheel of the lock, in a folder that appears complete or not at all."""
-    name = f"{hashlib.sha256(LOCK.read_bytes()).hexdigest()[:16]}-py{sys.version_info[0]}{sys.version_info[1]}"
-    wheels = CACHE / "wheels" / f"{name}-{sys.platform}-{platform.machine()}"
+    wheels = wheels_folder()
     if wheels.is_dir():
         return wheels
     say("downloading the packages of requirements.lock (once; cached for later)")

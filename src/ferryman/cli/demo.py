@@ -4,11 +4,11 @@ import time
 
 import click
 
+from ferryman.cli import wiring
 from ferryman.cli.doctor import print_check
 from ferryman.cli.output import json_option, print_json, say
 from ferryman.doctor import Check, Status, examine
 from ferryman.runtime.exits import Exit
-from ferryman.testing import house
 
 
 @click.command("demo")
@@ -20,7 +20,7 @@ def command(as_json: bool) -> int:
     """
     began = time.monotonic()
     checks: list[Check] = []
-    with house.open_house(embedded=True, registry_too=False) as rooms:
+    with wiring.embedded().open_house(embedded=True, registry_too=False) as rooms:
         ready_seconds = time.monotonic() - began
         if not as_json:
             for climb in rooms.climbs:

@@ -5,6 +5,7 @@ import click
 from ferryman.cli import wiring
 from ferryman.cli.output import json_option, print_json, print_table
 from ferryman.migrations import chains
+from ferryman.runtime import postgres
 
 
 @click.command("migrate")
@@ -30,7 +31,7 @@ def command(context: click.Context, names: str, as_sql: bool, since: str | None,
         click.echo(upgrade.as_sql(owners, since))
         return
     settings = wiring.settings(context)
-    moves = upgrade.upgrade(lambda: wiring.connection(settings, "migrate"), owners)
+    moves = upgrade.upgrade(lambda: postgres.connect(settings, "migrate"), owners)
     if as_json:
         print_json({"chains": moves})
     else:

@@ -9,7 +9,6 @@ import click
 from ferryman.cli import wiring
 from ferryman.cli.output import json_option, print_json, say
 from ferryman.runtime.errors import Misconfigured
-from ferryman.testing import house
 
 
 @click.command("up", context_settings={"ignore_unknown_options": True})
@@ -32,7 +31,7 @@ def command(embedded: bool, registry: bool, as_json: bool, program: tuple[str, .
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    with house.open_house(embedded=embedded, registry_too=registry) as rooms:
+    with wiring.embedded().open_house(embedded=embedded, registry_too=registry) as rooms:
         for climb in rooms.climbs:
             say(str(climb))
         variables = rooms.environment

@@ -5,20 +5,16 @@ import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import click
-import psycopg
 
-from ferryman.runtime import logs, postgres
+from ferryman.runtime import logs
 from ferryman.runtime.errors import Misconfigured
 from ferryman.runtime.service import Service
 from ferryman.runtime.settings import Settings
 from ferryman.runtime.sources import Loaded, load
-
-DATABASE_URL = "FERRYMAN_DATABASE_URL"
-BOOTSTRAP_SERVERS = "FERRYMAN_KAFKA__BOOTSTRAP_SERVERS"
-REGISTRY_URL = "FERRYMAN_REGISTRY_URL"
 
 
 def loaded(context: click.Context) -> Loaded:
@@ -34,19 +30,20 @@ def settings(context: click.Context) -> Settings:
     return found
 
 
-def given(name: str) -> str | None:
-    """A server that the environment names, for the commands that otherwise bring their own."""
-    return os.environ.get(name) or None
-
-
 def environment(**urls: str) -> Mapping[str, str]:
     """Our environment, with these servers in place of any settings: what a child process is given."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("FERRYMAN_")}
     return {**kept, **urls}
 
 
-def connection(found: Settings, process: str) -> psycopg.Connection[tuple[Any, ...]]:
-    return postgres.connect(found, process, autocommit=True)
+def embedded() -> ModuleType:
+    """The servers for trying things out; what they need is an extra of the package."""
+    try:
+        return import_module("ferryman.testing.house")
+    except ModuleNotFoundError as error:
+        raise Misconfigured(
+            f"servers of its own need the package {error.name}", remedy="pip install 'ferryman[embedded]'"
+        ) from error
 
 
 def services(names: Sequence[str], found: Settings) -> list[Service]:

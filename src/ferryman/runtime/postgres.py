@@ -41,6 +41,8 @@ def parameters(url: str, database: Database, process: str) -> dict[str, Any]:
     """libpq's parameters for one of our processes; the URL's own win over ours."""
     try:
         given = conninfo.conninfo_to_dict(re.sub(r"^postgres(ql)?(\+\w+)?://", "postgresql://", url))
+        if not re.fullmatch(r"[\d,]*", str(given.get("port", ""))):
+            raise psycopg.ProgrammingError(f"{given['port']} is not a port")
     except psycopg.Error as error:
         raise Misconfigured(
             f"the database URL cannot be read: {redact(_one_line(error))}",
@@ -132,7 +134,6 @@ _REFUSALS = (
     ("could not translate host name|Name or service not known|failed to resolve",
      "cannot be found", "correct the host name"),
     ("certificate|SSL|sslmode", "and we do not agree on TLS", "correct sslmode and sslrootcert in the URL"),
-    ("invalid (port|connection option|integer|sslmode)", "cannot be asked", "correct that part of the URL"),
 )  # fmt: skip
 
 

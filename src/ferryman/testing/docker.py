@@ -1,6 +1,8 @@
 """The parts in containers, by testcontainers: the rung above our own servers when a Docker engine answers."""
 
+import os
 import secrets
+import socket
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -14,6 +16,8 @@ if TYPE_CHECKING:
 POSTGRES_IMAGE = "postgres:18"
 KAFKA_IMAGE = f"apache/kafka:{java.version('kafka')}"
 REGISTRY_IMAGE = f"apicurio/apicurio-registry:{java.version('registry')}"
+
+_API = "1.44"
 
 
 def postgres() -> Container:
@@ -69,8 +73,22 @@ def _engine() -> None:
         import docker
     except ImportError:
         raise NotHere("testcontainers is not installed: pip install 'ferryman[testing]'") from None
+    _connect(os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock"))
+    client = docker.from_env(timeout=3, version=_API)
     try:
-        client = docker.from_env(timeout=3)
-    except docker.errors.DockerException:
+        client.ping()
+    except (docker.errors.DockerException, OSError):
         raise NotHere("no engine answers") from None
-    client.close()
+    finally:
+        client.close()
+
+
+def _connect(host: str) -> None:
+    """Asks a local socket first: the library would leave one open that nobody listens at."""
+    scheme, _, path = host.partition("://")
+    if scheme == "unix":
+        with socket.socket(socket.AF_UNIX) as probe:
+            try:
+                probe.connect(path)
+            except OSError:
+                raise NotHere(f"no engine listens at {path}") from None

@@ -22,6 +22,7 @@ class LocalRegistry(Local):
         properties = {
             "quarkus.http.host": "127.0.0.1",
             "quarkus.http.port": str(port),
+            "quarkus.management.port": "0",
             "apicurio.storage.kind": "sql",
             "apicurio.storage.sql.kind": "h2",
             "java.io.tmpdir": str(self.folder),

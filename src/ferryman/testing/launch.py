@@ -1,0 +1,200 @@
+"""The command line in processes of its own, started in milliseconds and killed for real.
+
+A fork server imports the program once, before any client exists, and forks a process per launch; what runs in it is
+`ferryman.cli.main`, with arguments, environment, folder and output of its own. `real=True` starts the installed
+program instead.
+"""
+
+import json
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ferryman.testing import reaper
+
+if TYPE_CHECKING:
+    from multiprocessing.context import ForkServerContext
+
+PRELOAD = ["__main__", "ferryman.testing.preload"]
+NOT_INHERITED = ("FERRYMAN_", "DATABASE_URL")
+
+
+class _Child(Protocol):
+    """What a forked process and a started program have in common."""
+
+    pid: int
+
+    def wait(self, seconds: float) -> int | None: ...
+
+
+class Launched:
+    """One run of the command line: its exit code, what it printed, and the signals it is sent."""
+
+    def __init__(self, arguments: Sequence[str], child: _Child, folder: Path) -> None:
+        self.arguments = list(arguments)
+        self.pid = child.pid
+        self._child = child
+        self._folder = folder
+        self._exit_code: int | None = None
+        reaper.watch_group(self.pid)
+
+    @property
+    def stdout(self) -> str:
+        return (self._folder / "stdout").read_text(errors="replace")
+
+    @property
+    def stderr(self) -> str:
+        return (self._folder / "stderr").read_text(errors="replace")
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.stdout)
+
+    @property
+    def alive(self) -> bool:
+        return self._ended(0) is None
+
+    def wait(self, seconds: float = 30) -> int:
+        """The exit code; negative, the signal that ended it."""
+        code = self._ended(seconds)
+        if code is None:
+            raise TimeoutError(f"{self} did not end within {seconds} s\n{self.transcript()}")
+        return code
+
+    def until(self, condition: Callable[[], Any], what: str, seconds: float = 20) -> Any:
+        """Polls until the condition holds, and fails with what the process said when it never does."""
+        deadline = time.monotonic() + seconds
+        while not (value := condition()):
+            if not self.alive:
+                raise AssertionError(f"{self} ended with {self._exit_code} before {what}\n{self.transcript()}")
+            if time.monotonic() > deadline:
+                raise AssertionError(f"no {what} within {seconds} s\n{self.transcript()}")
+            time.sleep(0.01)
+        return value
+
+    def send(self, sign: signal.Signals) -> None:
+        os.kill(self.pid, sign)
+
+    def kill(self) -> None:
+        """kill -9, with whatever it started."""
+        if self.alive:
+            try:
+                os.killpg(self.pid, signal.SIGKILL)
+            except ProcessLookupError:  # forked this moment: it leads no group yet
+                os.kill(self.pid, signal.SIGKILL)
+            self.wait()
+
+    def transcript(self) -> str:
+        return f"--- {self}: stdout\n{self.stdout}--- {self}: stderr\n{self.stderr}"
+
+    def __str__(self) -> str:
+        return " ".join(["ferryman", *self.arguments])
+
+    def _ended(self, seconds: float) -> int | None:
+        if self._exit_code is None:
+            self._exit_code = self._child.wait(seconds)
+            if self._exit_code is not None:
+                reaper.forget_group(self.pid)
+        return self._exit_code
+
+
+class Launcher:
+    """Launches with one environment in one folder, and ends what is left at the end."""
+
+    def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
+        self.folder = folder
+        self.environment = dict(environment)
+        self.launched: list[Launched] = []
+
+    def start(self, *arguments: str, env: Mapping[str, str] | None = None, real: bool = False) -> Launched:
+        """Starts and does not wait."""
+        outputs = self.folder / f".launch-{len(self.launched)}"
+        outputs.mkdir()
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith(NOT_INHERITED)}
+        environment = {**inherited, **self.environment, **(env or {})}
+        start = _start_program if real else _fork
+        launched = Launched(arguments, start(arguments, environment, self.folder, outputs), outputs)
+        self.launched.append(launched)
+        return launched
+
+    def run(
+        self, *arguments: str, env: Mapping[str, str] | None = None, seconds: float = 30, real: bool = False
+    ) -> Launched:
+        """Runs to its end."""
+        launched = self.start(*arguments, env=env, real=real)
+        launched.wait(seconds)
+        return launched
+
+    def close(self) -> None:
+        for launched in self.launched:
+            launched.kill()
+
+
+class _Program:
+    def __init__(self, child: "subprocess.Popen[bytes]") -> None:
+        self.pid = child.pid
+        self._child = child
+
+    def wait(self, seconds: float) -> int | None:
+        try:
+            return self._child.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return None
+
+
+class _Fork:
+    def __init__(self, process: "multiprocessing.process.BaseProcess") -> None:
+        assert process.pid is not None
+        self.pid = process.pid
+        self._process = process
+
+    def wait(self, seconds: float) -> int | None:
+        self._process.join(seconds)
+        return self._process.exitcode
+
+
+def _start_program(arguments: Sequence[str], environment: Mapping[str, str], folder: Path, outputs: Path) -> _Program:
+    program = Path(sys.executable).parent / "ferryman"
+    with (outputs / "stdout").open("wb") as stdout, (outputs / "stderr").open("wb") as stderr:
+        return _Program(
+            subprocess.Popen(
+                [program, *arguments], env=dict(environment), cwd=folder, stdin=subprocess.DEVNULL,
+                stdout=stdout, stderr=stderr, start_new_session=True,
+            )
+        )  # fmt: skip
+
+
+def _fork(arguments: Sequence[str], environment: Mapping[str, str], folder: Path, outputs: Path) -> _Fork:
+    for name in ("stdout", "stderr"):
+        (outputs / name).touch()
+    process = _fork_server().Process(target=_become, args=(list(arguments), dict(environment), folder, outputs))
+    process.start()
+    return _Fork(process)
+
+
+@cache
+def _fork_server() -> "ForkServerContext":
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOAD)
+    return context
+
+
+def _become(arguments: list[str], environment: dict[str, str], folder: Path, outputs: Path) -> None:
+    """Runs in the fork: from here on it is a `ferryman` process like any other."""
+    os.setsid()
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.path[:] = [entry for entry in sys.path if entry]
+    for name, descriptor in (("stdout", 1), ("stderr", 2)):
+        os.dup2(os.open(outputs / name, os.O_WRONLY | os.O_APPEND), descriptor)
+    from ferryman.cli import main
+
+    main(arguments)

@@ -1,0 +1,121 @@
+"""Every way to have a PostgreSQL of our own does the same."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from ferryman.testing import places
+from ferryman.testing.ladder import NotHere, PartFailed
+from ferryman.testing.part import started
+from ferryman.testing.postgres import FAST, LocalPostgres, answers, find, from_wheel, installed
+
+BINARIES: dict[str, Callable[[], Path]] = {
+    "this machine's": installed,
+    "the wheel's 18": lambda: from_wheel(18),
+    "the wheel's 16": lambda: from_wheel(16),
+}
+
+
+@pytest.fixture(params=BINARIES)
+def server(request: pytest.FixtureRequest) -> Iterator[LocalPostgres]:
+    try:
+        binaries = BINARIES[request.param]()
+    except NotHere as why:
+        pytest.skip(str(why))
+    running = started(LocalPostgres(binaries, FAST))
+    yield running
+    running.close()
+
+
+def remember(server: LocalPostgres, word: str) -> None:
+    with psycopg.connect(server.url) as connection:
+        connection.execute("CREATE TABLE IF NOT EXISTS words (word text)")
+        connection.execute("INSERT INTO words VALUES (%s)", (word,))
+
+
+def remembered(server: LocalPostgres) -> list[str]:
+    with psycopg.connect(server.url) as connection:
+        return [str(word) for (word,) in connection.execute("SELECT word FROM words ORDER BY 1").fetchall()]
+
+
+def test_what_was_committed_survives_every_way_to_go_down(server: LocalPostgres) -> None:
+    remember(server, "a")
+    server.restart()
+    remember(server, "b")
+    server.kill()
+    assert not answers(server.url)
+    server.start()
+    remember(server, "c")
+    server.crash()
+    server.start()
+    assert remembered(server) == ["a", "b", "c"]
+
+
+def test_while_paused_it_answers_nobody_and_then_goes_on(server: LocalPostgres) -> None:
+    with psycopg.connect(server.url) as connection:
+        server.pause()
+        with pytest.raises(psycopg.errors.ConnectionTimeout):
+            psycopg.connect(server.url, connect_timeout=2)
+        server.resume()
+        assert connection.execute("SELECT 1").fetchone() == (1,)
+
+
+def test_it_is_reached_only_with_its_password(server: LocalPostgres) -> None:
+    assert not answers(server.url.replace(server.password, "wrong"))
+
+
+def test_closing_leaves_no_folder_and_no_listener(server: LocalPostgres) -> None:
+    server.close()
+    assert not server.folder.exists()
+    assert not answers(server.url)
+
+
+def test_settings_of_the_caller_are_kept() -> None:
+    server = started(LocalPostgres(installed(), {**FAST, "wal_level": "logical"}))
+    try:
+        with psycopg.connect(server.url) as connection:
+            assert connection.execute("SHOW wal_level").fetchone() == ("logical",)
+    finally:
+        server.close()
+
+
+def test_a_server_that_cannot_start_says_why_and_leaves_nothing() -> None:
+    server = LocalPostgres(installed(), {"no_such_setting": "1"})
+    with pytest.raises(PartFailed, match="no_such_setting"):
+        started(server)
+    assert not server.folder.exists()
+
+
+def test_a_given_url_is_used_and_never_stopped(ferryman_postgres: str) -> None:
+    part, climb = find(ferryman_postgres)
+    assert (part.url, climb.took) == (ferryman_postgres, "given URL")
+    with pytest.raises(PartFailed, match="not ours to stop"):
+        part.kill()
+    part.close()
+    assert answers(ferryman_postgres)
+
+
+def test_binaries_in_a_folder_that_others_may_not_enter_are_copied(tmp_path: Path) -> None:
+    """As root, in a home folder: the server runs as another user."""
+    from ferryman.testing.postgres import _reachable
+
+    install = tmp_path / "private" / "install"
+    (install / "bin").mkdir(parents=True)
+    (install / "bin" / "postgres").touch()
+    (tmp_path / "private").chmod(0o700)
+    folder = places.scratch("copy")
+    try:
+        copied = _reachable(install / "bin", folder)
+        assert copied.is_relative_to(folder)
+        assert (copied / "postgres").exists()
+    finally:
+        places.discard(folder)
+
+
+def test_a_version_that_is_not_here_is_said_with_those_that_are() -> None:
+    with pytest.raises(NotHere, match="no PostgreSQL server of version 9"):
+        installed(9)
+    with pytest.raises(NotHere, match="carries no PostgreSQL 9"):
+        from_wheel(9)
