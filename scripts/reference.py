@@ -45,10 +45,12 @@ def settings() -> str:
 
 
 def metrics() -> str:
-    rows = ["| metric | kind | labels | meaning |", "|---|---|---|---|"]
-    for metric in REGISTRY.collect():
-        if metric.name.startswith("ferryman_"):
-            rows.append(f"| `{metric.name}` | {metric.type} | {_labels(metric.name)} | {metric.documentation} |")
+    ours = [metric for metric in REGISTRY.collect() if metric.name.startswith("ferryman_")]
+    rows = [
+        "| metric | kind | labels | meaning |",
+        "|---|---|---|---|",
+        *(f"| `{each.name}` | {each.type} | {_labels(each.name)} | {each.documentation} |" for each in ours),
+    ]
     intro = "Every process serves them on `/metrics`, beside those of the process and of Python."
     return _page("Metrics", intro, *rows)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ferryman.testing.launch import Launcher
+from support.launch import Launcher
 
 SLOW_SECONDS = 10
 TIERS = ("unit", "architecture", "contract", "integration", "acceptance")

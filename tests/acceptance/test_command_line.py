@@ -14,7 +14,7 @@ from psycopg import conninfo
 from ferryman.cli.app import COMMANDS
 from ferryman.runtime.version import __version__
 from ferryman.testing import house
-from ferryman.testing.launch import Launched, Launcher
+from support.launch import Launched, Launcher
 
 
 def one_line(launched: Launched) -> str:

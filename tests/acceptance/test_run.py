@@ -6,7 +6,7 @@ import urllib.request
 
 import pytest
 
-from ferryman.testing.launch import Launched, Launcher
+from support.launch import Launched, Launcher
 
 SERVICE = """\
 import time

@@ -11,8 +11,8 @@ import psycopg
 import pytest
 
 from ferryman.testing.kafka import answers as kafka_answers
-from ferryman.testing.launch import Launcher
 from ferryman.testing.postgres import answers as postgres_answers
+from support.launch import Launcher
 
 pytestmark = pytest.mark.serial
 

@@ -13,9 +13,19 @@ from ferryman.testing import reaper
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port for a server: for a minute the kernel gives it to nobody else.
+
+    It has one closed connection in TIME_WAIT, over which only those may bind who name the port, as servers do
+    (SO_REUSEADDR).
+    """
+    with socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        with socket.create_connection(listener.getsockname()) as client:
+            listener.accept()[0].close()  # who closes first keeps the port in TIME_WAIT
+            client.recv(1)
+        return int(listener.getsockname()[1])
 
 
 def scratch(name: str) -> Path:

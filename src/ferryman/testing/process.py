@@ -5,7 +5,7 @@ import pwd
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TypedDict
@@ -43,7 +43,10 @@ class Process:
 
     @property
     def pid(self) -> int | None:
-        return self._child.pid if self._child and self._child.poll() is None else None
+        """Its number; None while it does not run."""
+        if self._child is not None and self._child.poll() is not None:
+            self._end()  # at once: its number may soon be somebody else's
+        return self._child.pid if self._child is not None else None
 
     def start(self) -> None:
         """Returns once the server answers."""
@@ -52,6 +55,8 @@ class Process:
 
     def launch(self) -> None:
         """Starts without waiting, so that several can come up side by side."""
+        if self.pid is not None:
+            raise PartFailed(f"{self.name} runs already")
         with self.log.open("ab") as output:
             self._child = subprocess.Popen(
                 self._command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=self._env,
@@ -61,41 +66,47 @@ class Process:
 
     def await_ready(self) -> None:
         deadline = time.monotonic() + self._start_seconds
-        while not self._ready():
-            if self.pid is None:
+        while True:
+            answers = self._ready()
+            if self.pid is None:  # whoever answers, it is not this one
                 raise self._failure("ended while starting")
+            if answers:
+                return
             if time.monotonic() > deadline:
                 self.kill()
                 raise self._failure(f"did not answer within {self._start_seconds:.0f} s")
             time.sleep(0.02)
 
     def stop(self, sign: signal.Signals = signal.SIGTERM, seconds: float = 20) -> None:
-        """Asks it to end, and kills it when it does not in time."""
-        child = self._child
-        if child is None or child.poll() is not None:
-            self._forget()
+        """Asks it to end, and kills it when it does not in time; what it leaves behind is killed too."""
+        if self.pid is None:
             return
         self.resume()  # a paused process would not hear the signal
-        os.kill(child.pid, sign)
-        try:
-            child.wait(seconds)
-        except subprocess.TimeoutExpired:
-            self.kill()
-        self._forget()
+        assert self._child is not None
+        family = reaper.family(self._child.pid)
+        self._child.send_signal(sign)
+        with suppress(subprocess.TimeoutExpired):
+            self._child.wait(seconds)
+        self._end(family)
 
     def kill(self) -> None:
-        """kill -9 of the process and all its children: as when the machine's power goes."""
-        child = self._child
-        if child is not None and child.poll() is None:
-            self._signal_family(signal.SIGKILL)
+        """kill -9 of the process and all its family: as when the machine's power goes."""
+        self._end()
+
+    def _end(self, family: Iterable[psutil.Process] = ()) -> None:
+        child, self._child = self._child, None
+        if child is not None:
+            reaper.kill_family(child.pid, family)
             child.wait()
-        self._forget()
+            reaper.forget_group(child.pid)
 
     def pause(self) -> None:
-        self._signal_family(signal.SIGSTOP)
+        if self.pid is not None:
+            reaper.pause_family(self.pid)
 
     def resume(self) -> None:
-        self._signal_family(signal.SIGCONT)
+        if self.pid is not None:
+            reaper.resume_family(self.pid)
 
     def restart(self, sign: signal.Signals = signal.SIGTERM) -> None:
         self.stop(sign)
@@ -105,23 +116,6 @@ class Process:
         """The end of its log."""
         text = self.log.read_text(errors="replace") if self.log.exists() else ""
         return "\n".join(text.splitlines()[-_LOG_LINES:])
-
-    def _signal_family(self, sign: signal.Signals) -> None:
-        """The parent first, so that it makes no more children; PostgreSQL's lead process groups of their own."""
-        if self.pid is None:
-            return
-        parent = psutil.Process(self.pid)
-        parent.send_signal(sign if sign is not signal.SIGKILL else signal.SIGSTOP)
-        for child in parent.children(recursive=True):
-            with suppress(psutil.NoSuchProcess):
-                child.send_signal(sign)
-        if sign is signal.SIGKILL:
-            parent.kill()
-
-    def _forget(self) -> None:
-        if self._child is not None:
-            reaper.forget_group(self._child.pid)
-            self._child = None
 
     def _failure(self, what: str) -> PartFailed:
         return PartFailed(f"{self.name} {what}; its log ends:\n{self.last_words()}")

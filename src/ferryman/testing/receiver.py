@@ -1,7 +1,10 @@
 """An HTTP server as a part: it keeps every request, and answers as it is told to."""
 
+import socket
+import sys
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
@@ -9,6 +12,8 @@ from typing import Any, Self
 
 @dataclass(frozen=True, slots=True)
 class Request:
+    """What a client asked; the names of its headers are in lower case."""
+
     method: str
     path: str
     headers: Mapping[str, str]
@@ -17,13 +22,18 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
+    """What it gets for it."""
+
     status: int = 200
     body: bytes = b""
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
 class Receiver:
-    """`answer` decides on each request; it may also raise, and the connection then closes without an answer."""
+    """`answer` decides on each request; it may also raise, and the connection then closes without an answer.
+
+    Connections are kept open between requests, and closed with the receiver.
+    """
 
     def __init__(self, answer: Callable[[Request], Answer] = lambda _: Answer()) -> None:
         self.answer = answer
@@ -32,17 +42,17 @@ class Receiver:
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
+            disable_nagle_algorithm = True  # headers and body go separately: the body would wait 40 ms for an ACK
 
             def handle_any(self) -> None:
                 receiver._handle(self)
 
-            do_GET = do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = handle_any
+            do_GET = do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = handle_any
 
             def log_message(self, format: str, *args: Any) -> None:
                 """The requests are kept; nobody reads a log of them."""
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
+        self._server = _Server(("127.0.0.1", 0), Handler)
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), name="receiver", daemon=True)
 
     @property
@@ -59,9 +69,8 @@ class Receiver:
         self._thread.join()
 
     def _handle(self, handler: BaseHTTPRequestHandler) -> None:
-        body = handler.rfile.read(int(handler.headers.get("Content-Length") or 0))
         headers = {name.lower(): value for name, value in handler.headers.items()}
-        request = Request(handler.command, handler.path, headers, body)
+        request = Request(handler.command, handler.path, headers, _body(handler))
         self.requests.append(request)
         try:
             answer = self.answer(request)
@@ -74,3 +83,44 @@ class Receiver:
         handler.end_headers()
         if handler.command != "HEAD":
             handler.wfile.write(answer.body)
+
+
+class _Server(ThreadingHTTPServer):
+    """A thread for each connection; closing it closes them all."""
+
+    request_queue_size = 128  # a burst beyond it would come again only after a second
+    daemon_threads = True  # an answer that waits for ever does not hold up the end
+
+    def __init__(self, *arguments: Any) -> None:
+        self._connections: set[socket.socket] = set()
+        super().__init__(*arguments)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        self._connections.add(request)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        self._connections.discard(request)
+        super().shutdown_request(request)
+
+    def server_close(self) -> None:
+        super().server_close()
+        for connection in list(self._connections):
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        if not isinstance(sys.exception(), ConnectionError):  # a client that does not wait for its answer may go
+            super().handle_error(request, client_address)
+
+
+def _body(handler: BaseHTTPRequestHandler) -> bytes:
+    if handler.headers.get("Transfer-Encoding", "").lower() != "chunked":
+        return handler.rfile.read(int(handler.headers.get("Content-Length") or 0))
+    body = b""
+    while size := int(handler.rfile.readline().partition(b";")[0], 16):
+        body += handler.rfile.read(size)
+        handler.rfile.readline()
+    while handler.rfile.readline().strip():
+        """Trailers: nobody of ours sends any."""
+    return body

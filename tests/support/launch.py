@@ -22,7 +22,7 @@ from ferryman.testing import reaper
 if TYPE_CHECKING:
     from multiprocessing.context import ForkServerContext
 
-PRELOAD = ["__main__", "ferryman.testing.preload"]
+PRELOAD = ["__main__", "support.preload"]
 NOT_INHERITED = ("FERRYMAN_", "DATABASE_URL")
 
 
