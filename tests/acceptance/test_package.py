@@ -43,8 +43,12 @@ def run(*command: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_a_wheel_from_the_sdist_runs_in_an_empty_environment(built: Path, tmp_path: Path) -> None:
-    """Installed from the wheels of the lock where they are cached, as `make` did, so also without a network."""
+    """Installed from the wheels of the lock where they are cached, as `make` did, so also without a network.
+
+    Slow, because two installations and a demo are what it is about.
+    """
     wheel = next(built.glob("*.whl"))
     venv.create(tmp_path / "empty", with_pip=False)
     python = str(tmp_path / "empty" / "bin" / "python")

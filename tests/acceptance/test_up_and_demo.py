@@ -1,4 +1,7 @@
-"""`ferryman up` and `ferryman demo`: real servers come up together, and nothing of them stays."""
+"""`ferryman up` and `ferryman demo`: real servers come up together, and nothing of them stays.
+
+Slow, because each test starts all of them, and with other tests beside it that takes its time.
+"""
 
 import os
 import signal
@@ -14,7 +17,7 @@ from ferryman.testing.kafka import answers as kafka_answers
 from ferryman.testing.postgres import answers as postgres_answers
 from support.launch import Launcher
 
-pytestmark = pytest.mark.serial
+pytestmark = [pytest.mark.serial, pytest.mark.slow]
 
 DATABASE, KAFKA = "FERRYMAN_DATABASE_URL", "FERRYMAN_KAFKA__BOOTSTRAP_SERVERS"
 

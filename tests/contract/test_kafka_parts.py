@@ -1,4 +1,7 @@
-"""Every way to have a Kafka of our own does the same, as far as each can."""
+"""Every way to have a Kafka of our own does the same, as far as each can.
+
+Slow, because each test starts a broker of its own and some start it again: seconds each on a busy machine.
+"""
 
 import time
 from collections.abc import Callable, Iterator
@@ -15,7 +18,7 @@ from ferryman.testing.ladder import NotHere
 from ferryman.testing.part import Local, started
 from ferryman.testing.proxy import FaultProxy, Faults
 
-pytestmark = pytest.mark.serial
+pytestmark = [pytest.mark.serial, pytest.mark.slow]
 
 BROKERS: dict[str, Callable[[], Local]] = {"real": LocalKafka, "built-in": BuiltInKafka}
 
