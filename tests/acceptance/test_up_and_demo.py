@@ -4,10 +4,12 @@ Slow, because each test starts all of them, and with other tests beside it that 
 """
 
 import os
+import shutil
 import signal
 import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psycopg
@@ -23,16 +25,13 @@ DATABASE, KAFKA = "FERRYMAN_DATABASE_URL", "FERRYMAN_KAFKA__BOOTSTRAP_SERVERS"
 
 
 @pytest.fixture
-def temporary(ferryman: Launcher) -> Path:
-    """Where the launched processes keep what is temporary; the path is short, for sockets."""
-    folder = ferryman.folder / "tmp"
-    folder.mkdir()
+def temporary(ferryman: Launcher) -> Iterator[Path]:
+    """Where the launched processes keep what is temporary. Not in pytest's folder, which it closes to other users."""
+    folder = Path(tempfile.mkdtemp(prefix="up-and-demo-"))
     folder.chmod(0o755)
-    for parent in folder.parents:
-        if parent.stat().st_uid == os.getuid() and len(parent.parts) > 2:
-            parent.chmod(parent.stat().st_mode | 0o001)
     ferryman.environment["TMPDIR"] = str(folder)
-    return folder
+    yield folder
+    shutil.rmtree(folder)
 
 
 def soon(condition: Callable[[], bool], seconds: float = 15) -> bool:

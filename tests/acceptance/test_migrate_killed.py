@@ -1,0 +1,48 @@
+"""N11: a migration that is killed at any moment leaves a database that the next one brings to the head."""
+
+import random
+import time
+
+import psycopg
+import pytest
+
+from ferryman.migrations import chains
+from ferryman.testing import house
+from support.launch import Launcher
+
+
+def kill_and_migrate_again(ferryman: Launcher, server: str, dice: random.Random, rounds: int) -> int:
+    """Returns in how many rounds the kill came before the migration was done."""
+    unfinished = 0
+    for number in range(rounds):
+        name = f"ferryman_killed_{number}"
+        url = house.new_database(server, name)
+        try:
+            victim = ferryman.start("migrate", env={"FERRYMAN_DATABASE_URL": url})
+            time.sleep(dice.uniform(0, 0.15))
+            victim.kill()
+            with psycopg.connect(url) as connection:
+                levels = set(chains.level(connection, chains.owners()).values())
+            assert levels <= {None, chains.head(chains.ENGINE)}
+            unfinished += None in levels
+            again = ferryman.run("migrate", "--json", env={"FERRYMAN_DATABASE_URL": url})
+            assert again.wait() == 0
+            assert again.json["chains"][0]["to"] == chains.head(chains.ENGINE)
+        finally:
+            house.drop_database(server, name)
+    return unfinished
+
+
+def test_a_migration_killed_at_any_moment_leaves_nothing_half_done(
+    ferryman: Launcher, ferryman_postgres: str, seed: int
+) -> None:
+    kill_and_migrate_again(ferryman, ferryman_postgres, random.Random(seed), rounds=4)
+
+
+@pytest.mark.prove
+def test_forty_migrations_killed_at_any_moment_leave_nothing_half_done(
+    ferryman: Launcher, ferryman_postgres: str, seed: int
+) -> None:
+    """Long, because it must hit moments inside the migration often: some before its end, some after."""
+    unfinished = kill_and_migrate_again(ferryman, ferryman_postgres, random.Random(seed), rounds=40)
+    assert 0 < unfinished < 40

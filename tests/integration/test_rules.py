@@ -1,0 +1,67 @@
+"""The rules that the tests live by hold: what is slow, what failed processes said, servers shared by workers."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parents[1]
+
+
+def run(folder: Path, source: str, *options: str) -> str:
+    """What pytest prints of a test file of its own."""
+    (folder / "test_probe.py").write_text(source)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "support.rules", "-q", *options, str(folder)],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(TESTS)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.stdout + done.stderr
+
+
+def test_a_failing_test_shows_what_its_processes_said(tmp_path: Path) -> None:
+    said = run(tmp_path, "def test_it(ferryman):\n    ferryman.run('docter')\n    assert False\n")
+    assert "ferryman docter" in said
+    assert "Did you mean 'doctor'?" in said
+
+
+def test_a_slow_test_needs_its_marker(tmp_path: Path) -> None:
+    body = "import pytest, time\n{}\ndef test_it():\n    time.sleep(0.2)\n"
+    limit = ("-o", "slow_seconds=0.1")
+    assert "make it faster, or mark it slow and say why" in run(tmp_path, body.format(""), *limit)
+    assert "1 passed" in run(tmp_path, body.format("@pytest.mark.slow"), *limit)
+    assert "1 passed" in run(tmp_path, body.format(""))
+
+
+def test_the_seconds_of_each_tier_are_printed(tmp_path: Path) -> None:
+    assert "seconds per tier" in run(tmp_path, "def test_it(): pass\n")
+
+
+@pytest.mark.slow
+def test_workers_share_one_server_and_have_databases_of_their_own(tmp_path: Path) -> None:
+    """Two workers, four tests: one server port, four databases, and the summary says which server it was.
+
+    Slow, because it is a whole test run with a server of its own.
+    """
+    source = (
+        "import pathlib, pytest\n"
+        "@pytest.mark.parametrize('n', range(4))\n"
+        "def test_it(n, ferryman_db):\n"
+        "    i = ferryman_db.info\n"
+        "    pathlib.Path(__file__).with_name(f'seen-{n}').write_text(f'{i.port} {i.dbname}')\n"
+    )
+    said = run(tmp_path, source, "-n", "2")
+    assert "4 passed" in said
+    assert said.count("PostgreSQL: ") == 1
+    seen = [path.read_text().split() for path in tmp_path.glob("seen-*")]
+    assert len({port for port, _ in seen}) == 1
+    assert len({name for _, name in seen}) == 4
+
+
+def test_the_seed_of_a_proof_is_printed_when_it_fails(tmp_path: Path) -> None:
+    assert "seed 7" in run(tmp_path, "def test_it(seed): assert False\n", "--seed", "7")

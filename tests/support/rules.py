@@ -1,0 +1,74 @@
+"""What all tests live by: seconds per tier are printed, and a test over ten seconds needs a marker that says so."""
+
+from collections import defaultdict
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.launch import Launcher
+
+SLOW_SECONDS = 10
+TIERS = ("unit", "architecture", "contract", "integration", "acceptance")
+_LAUNCHERS = pytest.StashKey[list[Launcher]]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--seed", type=int, default=1, help="The seed of the proofs that roll dice.")
+    parser.addini("slow_seconds", "A test that takes longer needs the marker slow.", default=str(SLOW_SECONDS))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.get_closest_marker("serial"):
+            item.add_marker(pytest.mark.xdist_group("serial"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    too_slow = call.when == "call" and call.duration > float(item.config.getini("slow_seconds"))
+    if too_slow and report.passed and not (item.get_closest_marker("slow") or item.get_closest_marker("prove")):
+        report.outcome = "failed"
+        report.longrepr = f"{item.nodeid} took {call.duration:.1f} s: make it faster, or mark it slow and say why"
+    if report.failed:
+        for launcher in item.stash.get(_LAUNCHERS, []):
+            for launched in launcher.launched:
+                report.sections.append((f"{launched}", launched.transcript()))
+    return report
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    seconds: dict[str, float] = defaultdict(float)
+    count: dict[str, int] = defaultdict(int)
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if isinstance(report, pytest.TestReport):
+                tier = next((name for name in TIERS if f"tests/{name}/" in report.nodeid), "other")
+                seconds[tier] += report.duration
+                count[tier] += report.when == "call"
+    if seconds:
+        terminalreporter.section("seconds per tier")
+        for tier in (*TIERS, "other"):
+            if tier in seconds:
+                terminalreporter.line(f"{tier:<14} {seconds[tier]:7.1f} s in {count[tier]} tests")
+
+
+@pytest.fixture
+def seed(request: pytest.FixtureRequest) -> int:
+    """The seed of a proof that rolls dice, printed so that a failure can be had again: `--seed N`."""
+    number = int(request.config.getoption("--seed"))
+    print(f"seed {number}")
+    return number
+
+
+@pytest.fixture
+def ferryman(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Launcher]:
+    """The command line, in a folder of its own; a failing test shows what each process said."""
+    launcher = Launcher(tmp_path, {"FERRYMAN_HEALTH__PORT": "0"})
+    request.node.stash.setdefault(_LAUNCHERS, []).append(launcher)
+    yield launcher
+    launcher.close()
