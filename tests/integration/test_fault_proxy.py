@@ -3,6 +3,7 @@
 import contextlib
 import queue
 import random
+import secrets
 import socket
 import struct
 import threading
@@ -16,6 +17,7 @@ import psycopg
 import pytest
 from psycopg import conninfo
 
+from ferryman.testing import house
 from ferryman.testing.proxy import Direction, FaultProxy, Faults
 
 MEGABYTE = 2**20
@@ -91,6 +93,12 @@ def pour(_: Server, client: socket.socket) -> None:
     client.sendall(bytes(MEGABYTE))
 
 
+def pour_when_asked(server: Server, client: socket.socket) -> None:
+    """By then the client has surely connected, and its reset is one of a connection that was there."""
+    client.recv(1)
+    pour(server, client)
+
+
 @contextlib.contextmanager
 def behind_proxy(handler: Callable[[Server, socket.socket], None]) -> Iterator[tuple[Server, FaultProxy]]:
     with Server(handler) as server, FaultProxy(server.address) as proxy:
@@ -99,6 +107,11 @@ def behind_proxy(handler: Callable[[Server, socket.socket], None]) -> Iterator[t
 
 def connect(proxy: FaultProxy) -> socket.socket:
     return socket.create_connection(("127.0.0.1", proxy.port), timeout=PATIENCE_SECONDS)
+
+
+def ask(proxy: FaultProxy) -> bytes:
+    with connect(proxy) as client:
+        return client.recv(1)
 
 
 def read(client: socket.socket, size: float = float("inf")) -> bytes:
@@ -228,6 +241,11 @@ def test_a_slow_wire_that_heals_delivers_the_rest_at_once() -> None:
         assert len(b"".join(iter(server.see, b""))) == 99_999  # type: ignore[arg-type]
 
 
+def test_a_wire_without_any_bandwidth_is_a_black_hole_and_has_to_be_called_one() -> None:
+    with pytest.raises(ValueError, match="black_hole"):
+        Faults(bytes_per_second=0)
+
+
 def test_a_black_hole_swallows_until_it_heals() -> None:
     """Both ways; then it delivers what was held back."""
     with behind_proxy(echo) as (_, proxy), connect(proxy) as client:
@@ -274,9 +292,10 @@ def test_a_reset_by_one_side_is_seen_by_the_other_as_a_reset() -> None:
 
 @pytest.mark.parametrize("bytes_", [0, 1, 1000, 500_000])
 def test_cut_after_n_bytes_lets_exactly_n_pass_to_the_client(bytes_: int) -> None:
-    with behind_proxy(pour) as (_, proxy):
+    with behind_proxy(pour_when_asked) as (_, proxy):
         proxy.faults = Faults(cut_after_bytes=bytes_, cut_direction="to_client")
         with connect(proxy) as client:
+            client.sendall(b"?")
             assert len(read_until_reset(client)) == bytes_
 
 
@@ -347,7 +366,7 @@ def test_a_server_that_is_not_there_is_a_reset() -> None:
     with Server(echo) as server:
         address = server.address
     with FaultProxy(address) as proxy, pytest.raises(ConnectionResetError):  # it may come before `connect` returns
-        connect(proxy).recv(1)
+        ask(proxy)
 
 
 def test_its_target_may_be_named_when_its_own_port_is_known() -> None:
@@ -398,24 +417,31 @@ def test_faults_may_change_from_any_thread_while_data_flows() -> None:
             over.set()
 
 
-def through(proxy: FaultProxy, url: str) -> "psycopg.Connection[tuple[object, ...]]":
-    return psycopg.connect(conninfo.make_conninfo(url, host="127.0.0.1", port=proxy.port))
+@pytest.fixture
+def database(ferryman_postgres: str) -> Iterator[str]:
+    """The URL of a database with a table of words, reached directly."""
+    name = f"fault_proxy_{secrets.token_hex(4)}"
+    url = house.new_database(ferryman_postgres, name)
+    with psycopg.connect(url) as connection:
+        connection.execute("CREATE TABLE words (word text)")
+    yield url
+    house.drop_database(ferryman_postgres, name)
 
 
 @pytest.fixture
-def database(ferryman_database_url: str) -> Iterator[FaultProxy]:
-    where = conninfo.conninfo_to_dict(ferryman_database_url)
-    with psycopg.connect(ferryman_database_url, autocommit=True) as connection:
-        connection.execute("CREATE TABLE words (word text)")
-    with FaultProxy(f"{where['host']}:{where['port']}") as proxy:
-        yield proxy
+def wire(database: str) -> Iterator[FaultProxy]:
+    where = conninfo.conninfo_to_dict(database)
+    with FaultProxy(f"{where['host']}:{where['port']}") as wire:
+        yield wire
 
 
-def test_postgres_cut_in_the_middle_of_a_result_is_an_operational_error(
-    database: FaultProxy, ferryman_database_url: str
-) -> None:
-    with through(database, ferryman_database_url) as connection:
-        database.faults = Faults(cut_after_bytes=MEGABYTE, cut_direction="to_client")
+def through(proxy: FaultProxy, database: str) -> "psycopg.Connection[tuple[object, ...]]":
+    return psycopg.connect(conninfo.make_conninfo(database, host="127.0.0.1", port=proxy.port))
+
+
+def test_postgres_cut_in_the_middle_of_a_result_is_an_operational_error(wire: FaultProxy, database: str) -> None:
+    with through(wire, database) as connection:
+        wire.faults = Faults(cut_after_bytes=MEGABYTE, cut_direction="to_client")
         with pytest.raises(psycopg.OperationalError):
             connection.execute("SELECT repeat('x', 1000) FROM generate_series(1, 5000)").fetchall()
         assert connection.broken
@@ -423,13 +449,13 @@ def test_postgres_cut_in_the_middle_of_a_result_is_an_operational_error(
 
 @pytest.mark.parametrize(("direction", "kept"), [("to_server", []), ("to_client", [("hello",)])])
 def test_postgres_cut_during_commit_leaves_in_doubt_what_was_committed(
-    direction: Direction, kept: list[tuple[str]], database: FaultProxy, ferryman_database_url: str
+    direction: Direction, kept: list[tuple[str]], wire: FaultProxy, database: str
 ) -> None:
     """The client sees the same error whether its COMMIT was lost on the way there, or the answer on the way back."""
-    with through(database, ferryman_database_url) as connection:
+    with through(wire, database) as connection:
         connection.execute("INSERT INTO words VALUES ('hello')")
-        database.faults = Faults(cut_after_bytes=0, cut_direction=direction)
+        wire.faults = Faults(cut_after_bytes=0, cut_direction=direction)
         with pytest.raises(psycopg.OperationalError):
             connection.commit()
-    with psycopg.connect(ferryman_database_url) as direct:
+    with psycopg.connect(database) as direct:
         assert direct.execute("SELECT word FROM words").fetchall() == kept

@@ -33,11 +33,15 @@ class Faults:
     """What is wrong with the wire at this moment; assign another to `FaultProxy.faults` at any time."""
 
     latency_seconds: float = 0.0  # each way
-    bytes_per_second: float = inf  # each way, of each connection; above 0
+    bytes_per_second: float = inf  # each way, of each connection
     black_hole: bool = False  # what is sent arrives nowhere, until the wire heals
     slow_close_seconds: float = 0.0  # the other side learns so late that one side closed
     cut_after_bytes: int | None = None  # so many pass each connection from now on, and the next one resets it
     cut_direction: Direction | None = None  # which way is counted; both together when None
+
+    def __post_init__(self) -> None:
+        if self.bytes_per_second <= 0:
+            raise ValueError("bytes_per_second is above 0: a wire that passes nothing is a black_hole")
 
 
 class _Wire:
@@ -177,8 +181,8 @@ class FaultProxy:
     @faults.setter
     def faults(self, faults: Faults) -> None:
         self._wire.faults = faults
-        if self._loop is not None:
-            self._loop.call_soon_threadsafe(self._wire.changed)
+        if (loop := self._loop) is not None:
+            loop.call_soon_threadsafe(self._wire.changed)
 
     def heal(self) -> None:
         self.faults = Faults()
