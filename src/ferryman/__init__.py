@@ -7,19 +7,38 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ferryman.message import Message
+    from ferryman.outbox import append, append_async, append_many, append_many_async
     from ferryman.runtime.errors import FerrymanError, Misconfigured, Permanent, Transient, Unreachable
     from ferryman.runtime.version import __version__
 
 _HOMES = {
     "FerrymanError": "ferryman.runtime.errors",
+    "Message": "ferryman.message",
     "Misconfigured": "ferryman.runtime.errors",
     "Permanent": "ferryman.runtime.errors",
     "Transient": "ferryman.runtime.errors",
     "Unreachable": "ferryman.runtime.errors",
     "__version__": "ferryman.runtime.version",
+    "append": "ferryman.outbox",
+    "append_async": "ferryman.outbox",
+    "append_many": "ferryman.outbox",
+    "append_many_async": "ferryman.outbox",
 }
 
-__all__ = ["FerrymanError", "Misconfigured", "Permanent", "Transient", "Unreachable", "__version__"]
+__all__ = [
+    "FerrymanError",
+    "Message",
+    "Misconfigured",
+    "Permanent",
+    "Transient",
+    "Unreachable",
+    "__version__",
+    "append",
+    "append_async",
+    "append_many",
+    "append_many_async",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -24,11 +24,16 @@ def test_the_exports_are_these() -> None:
     """Adding a name is a decision, removing one breaks somebody: change this list knowingly."""
     assert ferryman.__all__ == [
         "FerrymanError",
+        "Message",
         "Misconfigured",
         "Permanent",
         "Transient",
         "Unreachable",
         "__version__",
+        "append",
+        "append_async",
+        "append_many",
+        "append_many_async",
     ]
     assert dir(ferryman) == sorted(ferryman.__all__)
 

@@ -131,6 +131,7 @@ def test_a_listener_behind_a_proxy_is_reached_through_the_proxy_alone() -> None:
             broker.close()
 
 
+@pytest.mark.real_kafka
 def test_topics_are_never_made_on_the_fly_by_a_real_broker(real_broker: Local) -> None:
     producer = Producer({"bootstrap.servers": real_broker.url, "message.timeout.ms": 1500})
     errors: list[str] = []

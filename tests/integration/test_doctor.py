@@ -23,6 +23,7 @@ def settings(url: str | None = None, kafka: str | None = None, registry: str | N
     )
 
 
+@pytest.mark.real_kafka
 def test_real_parts_that_are_well_are_green(
     ferryman_database_url: str, ferryman_kafka: str, ferryman_registry: str
 ) -> None:

@@ -16,7 +16,7 @@ from ferryman.migrations.upgrade import as_sql, upgrade
 from ferryman.runtime.errors import FerrymanError, Misconfigured
 from ferryman.testing import house
 from ferryman.testing.part import started
-from ferryman.testing.postgres import FAST, LocalPostgres, installed
+from ferryman.testing.postgres import FAST, LocalPostgres, binaries
 
 NAME = "ferryman_empty_{}"
 
@@ -142,7 +142,7 @@ def test_each_role_may_check_the_level_and_cannot_log_in(
 
 def test_whoever_may_not_create_roles_is_told_what_an_administrator_must_do() -> None:
     """On a cluster of which no database was ever migrated, as a user without CREATEROLE."""
-    server = started(LocalPostgres(installed(), FAST))
+    server = started(LocalPostgres(binaries(), FAST))
     try:
         with psycopg.connect(server.url, autocommit=True) as connection:
             connection.execute("CREATE ROLE owner LOGIN PASSWORD 'x'")

@@ -57,7 +57,7 @@ def test_workers_share_one_server_and_have_databases_of_their_own(tmp_path: Path
     )
     said = run(tmp_path, source, "-n", "2")
     assert "4 passed" in said
-    assert said.count("PostgreSQL: ") == 1
+    assert said.count("\nPostgreSQL: ") == 1
     seen = [path.read_text().split() for path in tmp_path.glob("seen-*")]
     assert len({port for port, _ in seen}) == 1
     assert len({name for _, name in seen}) == 4

@@ -1,12 +1,16 @@
 """What all tests live by: seconds per tier are printed, and a test over ten seconds needs a marker that says so."""
 
+import os
 from collections import defaultdict
 from collections.abc import Generator, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ferryman.testing import java, kafka
+from ferryman.testing.ladder import NotHere
 from support.launch import Launcher
 
 SLOW_SECONDS = 10
@@ -23,6 +27,25 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("serial"):
             item.add_marker(pytest.mark.xdist_group("serial"))
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """A test of a real broker is skipped where there can be none, unless one is required."""
+    if item.get_closest_marker("real_kafka") and not os.environ.get(kafka.REQUIRE_REAL) and (why := _no_real_kafka()):
+        pytest.skip(why)
+
+
+@cache
+def _no_real_kafka() -> str:
+    """Why this machine has no real broker; empty when it has."""
+    if os.environ.get("FERRYMAN_KAFKA__BOOTSTRAP_SERVERS"):
+        return ""
+    try:
+        java.find(kafka.OLDEST_JAVA)
+        java.artifacts("kafka")
+    except NotHere as why:
+        return str(why)
+    return ""
 
 
 @pytest.hookimpl(wrapper=True)

@@ -99,6 +99,14 @@ def find(
     return climb("PostgreSQL", own if embedded else outside + own)
 
 
+def binaries() -> Path:
+    """The server binaries this machine has, its own or the wheel's: for tests that start servers of their own."""
+    try:
+        return installed()
+    except NotHere:
+        return from_wheel()
+
+
 def answers(url: str) -> bool:
     try:
         psycopg.connect(url, connect_timeout=2).close()
@@ -164,5 +172,9 @@ def _reachable(binaries: Path, folder: Path) -> Path:
     """The binaries, or a copy of them where another user may not walk to them (a home folder, say)."""
     if all(parent.stat().st_mode & 0o001 for parent in binaries.resolve().parents):
         return binaries
-    shutil.copytree(binaries.parent, folder / "install", symlinks=True)
-    return folder / "install" / binaries.name
+    install = folder / "install" / binaries.parent.parent.name / binaries.parent.name
+    shutil.copytree(binaries.parent, install, symlinks=True)
+    libraries = binaries.parent.parent.with_name(f"{binaries.parent.parent.name}.libs")  # beside a wheel's package
+    if libraries.is_dir():
+        shutil.copytree(libraries, folder / "install" / libraries.name, symlinks=True)
+    return install / binaries.name

@@ -1,0 +1,10 @@
+"""The journal: the outbox with its ring of segments, the windows and cursors of the relay, what fails, the views."""
+
+from ferryman.migrations import scripts
+
+revision = "engine_0002"
+down_revision = "engine_0001"
+
+
+def upgrade() -> None:
+    scripts.execute(__file__)

@@ -1,0 +1,89 @@
+"""What travels: a message as its writer says it, and as it is stored."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+from ferryman.runtime.errors import Permanent
+
+JSON = "application/json"
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A type, its data, and the key of the aggregate it tells of: messages of one key keep their order.
+
+    Data that is bytes is carried as it is; anything else is written as JSON. Every check is made here and when it is
+    appended, so that what is wrong fails its writer.
+    """
+
+    type: str
+    data: Mapping[str, Any] | bytes
+    key: str | UUID = field(kw_only=True)
+    topic: str | None = field(default=None, kw_only=True)
+    id: UUID | None = field(default=None, kw_only=True)
+    idempotency_key: str | None = field(default=None, kw_only=True)
+    headers: Mapping[str, str] = field(default_factory=dict, kw_only=True)
+    content_type: str | None = field(default=None, kw_only=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A message in the form the outbox takes: the parameters of `ferryman.outbox_append`, in their order."""
+
+    topic: str
+    key: str
+    type: str
+    payload: bytes
+    headers: str
+    id: UUID | None
+    idempotency_key: str | None
+    content_type: str | None
+
+
+def stored(message: Message) -> Stored:
+    """Encodes a message, or says what is wrong with it."""
+    if message.topic is None:
+        raise _refused(message, "it has no topic", "name one: Message(..., topic='orders')")
+    raw = isinstance(message.data, bytes)
+    for name, value in (("topic", message.topic), ("key", message.key), ("type", message.type)):
+        _check_text(message, name, str(value) if isinstance(value, UUID) else value)
+    for name, value in message.headers.items():
+        _check_text(message, f"header {name!r}", name)
+        _check_text(message, f"header {name!r}", value)
+    return Stored(
+        topic=message.topic,
+        key=str(message.key),
+        type=message.type,
+        payload=message.data if isinstance(message.data, bytes) else _as_json(message, message.data),
+        headers=json.dumps(dict(message.headers)) if message.headers else "{}",
+        id=message.id,
+        idempotency_key=message.idempotency_key,
+        content_type=message.content_type or (None if raw else JSON),
+    )
+
+
+def _as_json(message: Message, data: Mapping[str, Any]) -> bytes:
+    try:
+        return json.dumps(data, separators=(",", ":"), allow_nan=False, ensure_ascii=False, default=_simple).encode()
+    except (TypeError, ValueError) as error:
+        raise _refused(message, f"its data is not JSON: {error}", "use text, numbers, lists, mappings") from error
+
+
+def _simple(value: Any) -> str:
+    if isinstance(value, UUID):
+        return str(value)
+    raise TypeError(f"a {type(value).__name__} has no JSON form")
+
+
+def _check_text(message: Message, name: str, value: Any) -> None:
+    if not isinstance(value, str):
+        raise _refused(message, f"its {name} is not text but a {type(value).__name__}", "give it as text")
+    if "\0" in value:
+        raise _refused(message, f"its {name} holds a null byte", "PostgreSQL's text cannot hold one: remove it")
+
+
+def _refused(message: Message, what: str, remedy: str) -> Permanent:
+    return Permanent(f"the message {message.type!r} cannot be appended: {what}", remedy=remedy)

@@ -1,0 +1,324 @@
+"""Appending, in every colour: in the writer's transaction or not at all, and what is wrong fails the writer."""
+
+import asyncio
+import hashlib
+import re
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+from uuid import UUID, uuid4
+
+import psycopg
+import pytest
+import sqlalchemy as sa
+from psycopg import sql
+from psycopg.rows import dict_row
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.orm import Session
+
+from ferryman import Message, Misconfigured, append, append_async, append_many, append_many_async
+
+Database = psycopg.Connection[tuple[Any, ...]]
+Refused = psycopg.errors.InvalidParameterValue
+INSERT = "INSERT INTO ferryman.outbox (topic, key, type, payload, headers) VALUES "
+
+
+def order(number: int = 1, **more: Any) -> Message:
+    return Message("order.placed", {"number": number}, key="k", topic="orders", **more)
+
+
+def entries(db: Database) -> list[tuple[Any, ...]]:
+    return db.execute("SELECT id, topic, key, type, status FROM ferryman.outbox_entries ORDER BY position").fetchall()
+
+
+def by_psycopg(url: str, messages: list[Message], commit: bool) -> list[UUID]:
+    with psycopg.connect(url) as connection:
+        ids = [append(connection, message) for message in messages] + append_many(connection, messages)
+        if not commit:
+            connection.rollback()
+    return ids
+
+
+def by_connection(url: str, messages: list[Message], commit: bool) -> list[UUID]:
+    engine = sa.create_engine(url.replace("postgresql", "postgresql+psycopg", 1))
+    with engine.connect() as connection:
+        ids = [append(connection, message) for message in messages] + append_many(connection, messages)
+        if commit:
+            connection.commit()
+    engine.dispose()
+    return ids
+
+
+def by_session(url: str, messages: list[Message], commit: bool) -> list[UUID]:
+    engine = sa.create_engine(url.replace("postgresql", "postgresql+psycopg", 1))
+    with Session(engine) as session:
+        ids = [append(session, message) for message in messages] + append_many(session, messages)
+        if commit:
+            session.commit()
+    engine.dispose()
+    return ids
+
+
+def by_async_psycopg(url: str, messages: list[Message], commit: bool) -> list[UUID]:
+    async def run() -> list[UUID]:
+        async with await psycopg.AsyncConnection.connect(url) as connection:
+            ids = [await append_async(connection, message) for message in messages]
+            ids += await append_many_async(connection, messages)
+            if not commit:
+                await connection.rollback()
+        return ids
+
+    return asyncio.run(run())
+
+
+def by_async_connection(url: str, messages: list[Message], commit: bool) -> list[UUID]:
+    async def run() -> list[UUID]:
+        engine = create_async_engine(url.replace("postgresql", "postgresql+psycopg", 1))
+        async with engine.connect() as connection:
+            ids = [await append_async(connection, message) for message in messages]
+            ids += await append_many_async(connection, messages)
+            if commit:
+                await connection.commit()
+        await engine.dispose()
+        return ids
+
+    return asyncio.run(run())
+
+
+def by_async_session(url: str, messages: list[Message], commit: bool) -> list[UUID]:
+    async def run() -> list[UUID]:
+        engine = create_async_engine(url.replace("postgresql", "postgresql+psycopg", 1))
+        async with AsyncSession(engine) as session:
+            ids = [await append_async(session, message) for message in messages]
+            ids += await append_many_async(session, messages)
+            if commit:
+                await session.commit()
+        await engine.dispose()
+        return ids
+
+    return asyncio.run(run())
+
+
+WAYS: list[Callable[[str, list[Message], bool], list[UUID]]] = [
+    by_psycopg, by_connection, by_session, by_async_psycopg, by_async_connection, by_async_session,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_what_is_appended_commits_and_rolls_back_with_the_writer(
+    way: Callable[[str, list[Message], bool], list[UUID]], ferryman_database_url: str, ferryman_db: Database
+) -> None:
+    """N1 and N2 begin here: in the writer's transaction, and nowhere else."""
+    way(ferryman_database_url, [order()], False)
+    assert entries(ferryman_db) == []
+    ids = way(ferryman_database_url, [order(1), order(2)], True)
+    assert [row[0] for row in entries(ferryman_db)] == ids
+    assert {row[1:] for row in entries(ferryman_db)} == {("orders", "k", "order.placed", "PENDING")}
+
+
+def test_an_entry_is_stored_as_it_was_given(ferryman_database_url: str, ferryman_db: Database) -> None:
+    given = uuid4()
+    with psycopg.connect(ferryman_database_url) as connection:
+        assert append(connection, order(headers={"traceparent": "00-ab"}, id=given)) == given
+    columns = "id, payload, headers, content_type, lane, segment"
+    row = ferryman_db.execute(f"SELECT {columns} FROM ferryman.outbox").fetchone()
+    assert row == (given, b'{"number":1}', {"traceparent": "00-ab"}, "application/json", 2, 0)
+
+
+def test_the_lane_of_a_key_never_changes(ferryman_db: Database) -> None:
+    """These stand in databases: another hash would break the order of their keys."""
+    keys = ["a", "b", "c", "k", "w1", "", "ü"]
+    lanes = ferryman_db.execute("SELECT ferryman.outbox_lane(k) FROM unnest(%s::text[]) k", (keys,)).fetchall()
+    assert [lane for (lane,) in lanes] == [hashlib.sha256(key.encode()).digest()[0] & 7 for key in keys]
+    assert [lane for (lane,) in lanes] == [2, 6, 6, 2, 0, 3, 0]
+
+
+def test_an_idempotency_key_appends_once_and_returns_the_first_id(
+    ferryman_database_url: str, ferryman_db: Database
+) -> None:
+    with psycopg.connect(ferryman_database_url) as connection:
+        first = append(connection, order(idempotency_key="a"))
+        assert append(connection, order(idempotency_key="a")) == first
+        connection.commit()
+        assert append(connection, order(idempotency_key="a")) == first
+        assert append_many(connection, [order(idempotency_key=key) for key in ("b", "a", "b")])[1] == first
+        other = Message("order.cancelled", {}, key="k", topic="orders", idempotency_key="a")
+        assert append(connection, other) != first
+    assert len(entries(ferryman_db)) == 3
+
+
+def test_writers_that_use_one_idempotency_key_at_once_append_once(
+    ferryman_database_url: str, ferryman_db: Database
+) -> None:
+    ids: set[UUID] = set()
+    start = threading.Barrier(6)
+
+    def writer() -> None:
+        with psycopg.connect(ferryman_database_url) as connection:
+            start.wait()
+            ids.add(append(connection, order(idempotency_key="same")))
+
+    threads = [threading.Thread(target=writer) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(ids) == 1
+    assert len(entries(ferryman_db)) == 1
+
+
+def test_many_writers_with_crossing_idempotency_keys_do_not_deadlock(ferryman_database_url: str) -> None:
+    errors: list[Exception] = []
+    start = threading.Barrier(4)
+
+    def writer(number: int) -> None:
+        keys = [str(key) for key in range(50)]
+        try:
+            with psycopg.connect(ferryman_database_url) as connection:
+                start.wait()
+                append_many(connection, [order(idempotency_key=key) for key in (keys if number % 2 else keys[::-1])])
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=writer, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+
+
+BAD: list[tuple[dict[str, Any], str]] = [
+    ({"topic": "two words"}, "Kafka refuses its topic"),
+    ({"topic": ".."}, "Kafka refuses its topic"),
+    ({"topic": "t" * 250}, "Kafka refuses its topic"),
+    ({"key": "k" * 2001}, "its key has 2001 bytes, and 2000 is the most"),
+    ({"type": ""}, "its type must have 1 to 255 characters"),
+    ({"data": bytes(1_000_001)}, "its payload has 1000001 bytes, and 1000000 is the most"),
+    ({"headers": {"ce_id": "mine"}}, "the relay sets this header itself: ce_id"),
+    ({"headers": {"a": "x" * 31_000}}, "its headers have more than 30000 bytes"),
+]
+
+
+@pytest.mark.parametrize("many", [False, True])
+@pytest.mark.parametrize(("changed", "said"), BAD)
+def test_what_kafka_would_refuse_fails_its_writer(
+    ferryman_database_url: str, changed: dict[str, Any], said: str, many: bool
+) -> None:
+    good: dict[str, Any] = {"type": "order.placed", "data": b"x", "key": "k", "topic": "orders"}
+    bad = Message(**(good | changed))
+    with (
+        psycopg.connect(ferryman_database_url) as connection,
+        pytest.raises(Refused, match=said),
+    ):
+        append_many(connection, [order(), bad]) if many else append(connection, bad)
+
+
+def test_entries_that_come_by_insert_or_copy_are_checked_and_find_their_lane(ferryman_db: Database) -> None:
+    ferryman_db.execute("INSERT INTO ferryman.outbox (topic, key, type, payload) VALUES ('orders', 'k', 't', '')")
+    with ferryman_db.cursor().copy("COPY ferryman.outbox (topic, key, type, payload) FROM STDIN") as copy:
+        copy.write_row(("orders", "k", "t", b"x"))
+    assert ferryman_db.execute("SELECT DISTINCT lane FROM ferryman.outbox").fetchall() == [(2,)]
+    with pytest.raises(Refused, match="Kafka refuses its topic"):
+        ferryman_db.execute(INSERT + "('two words', 'k', 't', '', '{}')")
+    with pytest.raises(Refused, match="it has no topic"):
+        ferryman_db.execute(INSERT + "(NULL, 'k', 't', '', '{}')")
+    with pytest.raises(Refused, match="this header is not text: a"):
+        ferryman_db.execute(INSERT + """('orders', 'k', 't', '', '{"a": 1}')""")
+
+
+def test_outside_a_transaction_nothing_is_appended(ferryman_db: Database) -> None:
+    """On an autocommit connection the message would be committed alone, beside no change."""
+    with pytest.raises(Misconfigured, match="the message would be committed alone"):
+        append(ferryman_db, order())
+    with ferryman_db.transaction():
+        append(ferryman_db, order())
+    assert len(entries(ferryman_db)) == 1
+
+
+def test_the_row_factory_of_the_connection_does_not_matter(ferryman_database_url: str) -> None:
+    with psycopg.connect(ferryman_database_url, row_factory=dict_row) as connection:
+        assert isinstance(append(connection, order()), UUID)
+        assert connection.execute("SELECT 1 AS one").fetchone() == {"one": 1}
+
+
+def test_nothing_to_append_asks_nothing(ferryman_database_url: str) -> None:
+    with psycopg.connect(ferryman_database_url) as connection:
+        assert append_many(connection, []) == []
+        assert connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
+
+
+class Base(sa.orm.DeclarativeBase):
+    pass
+
+
+class Order(Base):
+    __tablename__ = "shop_orders"
+    id: sa.orm.Mapped[int] = sa.orm.mapped_column(primary_key=True)
+
+
+def test_a_session_is_flushed_first_so_that_its_rows_are_locked_before_the_message(
+    ferryman_database_url: str,
+) -> None:
+    engine = sa.create_engine(ferryman_database_url.replace("postgresql", "postgresql+psycopg", 1))
+    Base.metadata.create_all(engine)
+    statements: list[str] = []
+    sa.event.listen(engine, "before_cursor_execute", lambda *event: statements.append(event[2]))
+    with Session(engine) as session, session.begin():
+        session.add(Order(id=1))
+        append(session, order())
+    engine.dispose()
+    assert [bool(re.search("INSERT INTO shop_orders", each)) for each in statements][:2] == [True, False]
+
+
+@pytest.fixture
+def as_role(ferryman_database_url: str) -> Iterator[Callable[[str], Database]]:
+    """Connections to the database with the rights of one of our roles."""
+    opened: list[Database] = []
+
+    def connect(role: str) -> Database:
+        connection = psycopg.connect(ferryman_database_url)
+        connection.execute(sql.SQL("SET ROLE {}").format(sql.Identifier(role)))
+        connection.commit()
+        opened.append(connection)
+        return connection
+
+    yield connect
+    for connection in opened:
+        connection.close()
+
+
+def test_a_writer_may_append_and_no_more(as_role: Callable[[str], Database]) -> None:
+    writer = as_role("ferryman_writer")
+    append(writer, order(idempotency_key="a"))
+    append_many(writer, [order(), order()])
+    with writer.cursor().copy("COPY ferryman.outbox (topic, key, type, payload) FROM STDIN") as copy:
+        copy.write_row(("orders", "k", "t", b"x"))
+    writer.commit()
+    for forbidden in (
+        "SELECT payload FROM ferryman.outbox",
+        "UPDATE ferryman.outbox SET topic = 'x'",
+        "DELETE FROM ferryman.outbox",
+        "INSERT INTO ferryman.outbox (xid, topic, key, type, payload) VALUES ('3', 'o', 'k', 't', '')",
+        "INSERT INTO ferryman.outbox_cursor VALUES (0, 1, 0, NULL, 0, '{}')",
+        "UPDATE ferryman.outbox_state SET segment = 3",
+        "DELETE FROM ferryman.outbox_key",
+    ):
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            writer.execute(forbidden)
+        writer.rollback()
+
+
+def test_a_monitor_reads_the_views_with_no_relay_running(
+    as_role: Callable[[str], Database], ferryman_db: Database
+) -> None:
+    with ferryman_db.transaction():
+        append_many(ferryman_db, [order(), order(), Message("t", b"", key="x", topic="others")])
+    monitor = as_role("ferryman_monitor")
+    backlog = monitor.execute(
+        "SELECT topic, pending, oldest_age_seconds >= 0, retrying, parked, failed FROM ferryman.backlog ORDER BY topic"
+    ).fetchall()
+    assert backlog == [("orders", 2, True, 0, 0, 0), ("others", 1, True, 0, 0, 0)]
+    assert monitor.execute("SELECT count(*) FROM ferryman.outbox_entries WHERE status = 'PENDING'").fetchone() == (3,)
+    with pytest.raises(psycopg.errors.InsufficientPrivilege):
+        monitor.execute("INSERT INTO ferryman.outbox (topic, key, type, payload) VALUES ('o', 'k', 't', '')")
