@@ -112,26 +112,6 @@ class BuiltInKafka(Local):
         super().start()
         self.url = self._address.read_text()
 
-    def stop(self) -> None:
-        self.process.stop()
-
-    def kill(self) -> None:
-        self.process.kill()
-
-    def pause(self) -> None:
-        self.process.pause()
-
-    def resume(self) -> None:
-        self.process.resume()
-
-    def restart(self) -> None:
-        self.stop()
-        self.start()
-
-    def close(self) -> None:
-        self.kill()
-        places.discard(self.folder)
-
 
 def find(url: str | None = None, *, embedded: bool = False) -> tuple[Part, Climb]:
     """A running broker from the first rung that holds; `embedded` looks at nothing outside this machine's files."""
