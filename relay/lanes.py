@@ -30,18 +30,11 @@ class Tenure:
 class LaneWorker:
     """Takes turns on one connection, which is not in autocommit mode."""
 
-    def __init__(
-        self,
-        connection: store.Connection,
-        publish: Publish,
-        tenure: Tenure | None = None,
-        dice: random.Random | None = None,
-    ) -> None:
+    def __init__(self, connection: store.Connection, publish: Publish, tenure: Tenure | None = None) -> None:
         self._connection = connection
         self._publish = publish
         self._tenure = tenure or Tenure()
-        self._preferred = list(range(LANES))
-        (dice or random.Random()).shuffle(self._preferred)
+        self._preferred = random.sample(range(LANES), LANES)
 
     def run_once(self) -> int:
         """One turn; returns how many entries were published and settled."""
@@ -85,8 +78,6 @@ class LaneWorker:
         entries, target = store.read(self._connection, walk, most)
         if entries:
             self._publish(entries)
+        if entries or walk.target is not None:
             walk.advance(entries, target, more=len(entries) == most)
-        elif walk.target is not None:
-            walk.advance(entries, target, more=False)
-            walk.moved = True
         return len(entries)

@@ -71,9 +71,9 @@ class Walk:
 
     def advance(self, entries: Sequence[Entry], target: Window, *, more: bool) -> None:
         """These entries are settled; when there are no more, the step is done."""
-        for entry in entries:
-            self.settled.setdefault(entry[10], Counter())[entry[9]] += 1
-        self.moved = self.moved or bool(entries)
+        for *_, segment, lane in entries:
+            self.settled.setdefault(lane, Counter())[segment] += 1
+        self.moved = True
         if more:
             self.target, self.position = target, entries[-1][0]
         else:
