@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ferryman.relay import store
 from ferryman.relay.model import LANES, Cursor, Entry, Walk, walks
+from ferryman.relay.store import lanes, reading
 
 Publish = Callable[[Sequence[Entry]], None]
 """Returns when all the entries were acknowledged, in their order; raises otherwise."""
@@ -30,7 +30,7 @@ class Tenure:
 class LaneWorker:
     """Takes turns on one connection, which is not in autocommit mode."""
 
-    def __init__(self, connection: store.Connection, publish: Publish, tenure: Tenure | None = None) -> None:
+    def __init__(self, connection: lanes.Connection, publish: Publish, tenure: Tenure | None = None) -> None:
         self._connection = connection
         self._publish = publish
         self._tenure = tenure or Tenure()
@@ -42,13 +42,13 @@ class LaneWorker:
             claimed = walks(self._claim())
             published = self._walk(claimed)
             if moved := [walk for walk in claimed if walk.moved]:
-                store.settle(self._connection, [cursor for walk in moved for cursor in walk.new_cursors()])
+                lanes.settle(self._connection, [cursor for walk in moved for cursor in walk.new_cursors()])
         return published
 
     def _claim(self) -> Sequence[Cursor]:
         """At most half of the lanes, so that others find some: first those that it left unfinished."""
         tenure = self._tenure
-        return store.claim(
+        return lanes.claim(
             self._connection, self._preferred, tenure.most_lanes,
             idle_seconds=tenure.idle_seconds, statement_seconds=tenure.statement_seconds,
         )  # fmt: skip
@@ -75,7 +75,7 @@ class LaneWorker:
 
     def _step(self, walk: Walk) -> int:
         most = self._tenure.batch_entries
-        entries, target = store.read(self._connection, walk, most)
+        entries, target = reading.read(self._connection, walk, most)
         if entries:
             self._publish(entries)
         if entries or walk.target is not None:

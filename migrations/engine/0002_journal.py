@@ -1,4 +1,4 @@
-"""The journal: the outbox with its ring of segments, the windows and cursors of the relay, what fails, the views."""
+"""The journal: the outbox with its ring of segments, the windows and cursors of the relay."""
 
 from ferryman.migrations import scripts
 

@@ -1,11 +1,14 @@
-"""All SQL of the journal's reading side. Each statement runs in READ COMMITTED, with a snapshot of its own."""
+"""Who reads what, and how far it was read: locks of lanes, cursors, windows.
+
+Each statement runs in READ COMMITTED, with a snapshot of its own.
+"""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import psycopg
 
-from ferryman.relay.model import Cursor, Entry, Walk, Window
+from ferryman.relay.model import Cursor, Window
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
@@ -28,6 +31,12 @@ _LOCK_LANES = """\
 SELECT lane FROM unnest(%(lanes)s::integer[]) lane WHERE pg_try_advisory_xact_lock(%(class)s, lane) LIMIT %(most)s
 """
 
+_HOLD_LANES = """\
+-- relay.hold_lanes
+SELECT set_config('lock_timeout', %(wait)s, true), set_config('enable_seqscan', 'off', true),
+       (SELECT count(pg_advisory_xact_lock(%(class)s, lane)) FROM unnest(%(lanes)s::integer[]) lane)
+"""
+
 # In a statement after the lock's, so that it sees what the last holder committed (tried: in one statement, lanes are
 # read where they stood before, and 9 % is published twice).
 _READ_CURSORS = """\
@@ -37,57 +46,6 @@ SELECT lane, generation, position, settled,
        target, target_snapshot::text, target_position_at, target_horizon::text
 FROM ferryman.outbox_lanes
 """
-
-# A sequence that was never used says 1 without having given it.
-_LAST_POSITION = """\
--- relay.last_position
-SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM ferryman.outbox_position_seq
-"""
-
-# Kept for the statement behind it in the same pipeline.
-_TAKE_SNAPSHOT = """\
--- relay.take_snapshot
-SELECT set_config('ferryman.target', pg_current_snapshot()::text, true)
-"""
-
-_COLUMNS = """\
-o.position, o.id::text, o.topic, o.key, o.type, o.payload, CASE WHEN o.headers <> '{}' THEN o.headers::text END,
-o.content_type, (extract(epoch FROM o.created_at) * 1000000)::bigint, o.segment, o.lane"""
-
-# Late entries have positions up to that of `done`, so that ordering by position puts them first. Who was running at
-# `done` stands in the snapshot's list, or has a number from its xmax (one past the latest that had ended) up to the
-# horizon and stands in no list (tried: without that range 5 to 13 % are lost). A probe for each number, because an OR
-# would let the planner read all that is retained (tried: 900 ms instead of 0.1).
-_READ = f"""\
--- relay.read
-WITH RECURSIVE unlisted (xid) AS (
-    (SELECT o.xid FROM ferryman.outbox o
-     WHERE o.xid >= pg_snapshot_xmax(%(done)s::pg_snapshot) AND o.xid < %(horizon)s::xid8 ORDER BY o.xid LIMIT 1)
-    UNION ALL
-    SELECT (SELECT o.xid FROM ferryman.outbox o
-            WHERE o.xid > unlisted.xid AND o.xid < %(horizon)s::xid8 ORDER BY o.xid LIMIT 1)
-    FROM unlisted WHERE unlisted.xid IS NOT NULL
-)
-SELECT * FROM (
-    (SELECT late.*
-     FROM (SELECT unnest(ARRAY(SELECT pg_snapshot_xip(%(done)s::pg_snapshot))) UNION ALL SELECT xid FROM unlisted)
-          running (xid)
-     CROSS JOIN LATERAL (
-        SELECT {_COLUMNS} FROM ferryman.outbox o
-        WHERE o.xid = running.xid AND o.position > %(position)s AND o.position <= %(done_at)s
-          AND o.lane = ANY (%(lanes)s::smallint[]) AND pg_visible_in_snapshot(o.xid, $target)
-        ORDER BY o.xid, o.position LIMIT %(most)s
-     ) late)
-    UNION ALL
-    (SELECT {_COLUMNS} FROM ferryman.outbox o
-     WHERE o.position > greatest(%(position)s, %(done_at)s) AND o.lane = ANY (%(lanes)s::smallint[])
-       AND pg_visible_in_snapshot(o.xid, $target) AND NOT pg_visible_in_snapshot(o.xid, %(done)s::pg_snapshot)
-     ORDER BY o.position LIMIT %(most)s)
-) entry ORDER BY 1 LIMIT %(most)s
-"""  # noqa: S608 - only our own columns and parameters are put in
-_READ_ON = _READ.replace("$target", "%(target)s::pg_snapshot")
-_READ_NEW = _READ.replace("$target", "(SELECT current_setting('ferryman.target')::pg_snapshot)")
-_NO_HORIZON = str(2**64 - 1)
 
 _WRITE_WINDOW = """\
 -- relay.write_window
@@ -126,25 +84,13 @@ def claim(
         return [_cursor(row) for row in cursors.fetchall() if row[0] in held]
 
 
-def read(connection: Connection, walk: Walk, most: int) -> tuple[list[Entry], Window]:
-    """The next entries of the walk's step, and the step's target: a new window when it had none."""
-    wanted: dict[str, Any] = {
-        "lanes": walk.lanes,
-        "done": walk.done.snapshot,
-        "done_at": walk.done.position_at,
-        "horizon": walk.done.horizon or _NO_HORIZON,
-        "position": walk.position,
-        "most": most,
-    }
-    if walk.target is not None:
-        rows = connection.execute(_READ_ON, wanted | {"target": walk.target.snapshot}, binary=True)
-        return cast(list[Entry], rows.fetchall()), walk.target
-    with connection.pipeline():
-        last = connection.execute(_LAST_POSITION)
-        snapshot = connection.execute(_TAKE_SNAPSHOT)
-        rows = connection.execute(_READ_NEW, wanted, binary=True)
-        window = Window(_value(snapshot), _value(last))
-        return cast(list[Entry], rows.fetchall()), window
+def hold(connection: Connection, lanes: Sequence[int], *, wait_seconds: float) -> None:
+    """Waits for these lanes and keeps them until the transaction ends: for who changes exceptions by hand.
+
+    The lanes are taken in the order of their numbers, so that two who do this wait for one another.
+    """
+    wanted = {"lanes": sorted(lanes), "class": _LOCK_CLASS, "wait": f"{round(wait_seconds * 1000)}ms"}
+    connection.execute(_HOLD_LANES, wanted)
 
 
 def settle(connection: Connection, cursors: Sequence[Cursor]) -> None:
@@ -180,7 +126,7 @@ def _cursor(row: tuple[Any, ...]) -> Cursor:
     return Cursor(lane, generation, done, target, position, tuple(settled))
 
 
-def _value(cursor: psycopg.Cursor[tuple[Any, ...]]) -> Any:
+def value(cursor: psycopg.Cursor[tuple[Any, ...]]) -> Any:
     row = cursor.fetchone()
     assert row is not None
     return row[0]

@@ -1,0 +1,183 @@
+-- What fails, waits or is replayed, what is paused, who did what, and the views that say how everything stands.
+
+-- Only an entry that fails, waits behind one, or is published once more has a row here. Rows of a lane are changed
+-- only while its lock is held. The first of a parked key is RETRYING, what waits behind it is PARKED.
+CREATE TABLE ferryman.outbox_exception (
+    position        bigint PRIMARY KEY,
+    lane            smallint NOT NULL,
+    topic           text NOT NULL,
+    key             text NOT NULL,
+    status          text NOT NULL CHECK (status IN ('RETRYING', 'PARKED', 'FAILED', 'DISCARDED', 'REPLAYING')),
+    attempts        smallint NOT NULL DEFAULT 0,
+    next_attempt_at timestamptz,
+    error           text,
+    replay          bigint,
+    changed_at      timestamptz NOT NULL DEFAULT clock_timestamp(),
+    CHECK ((status IN ('RETRYING', 'REPLAYING')) = (next_attempt_at IS NOT NULL))
+);
+CREATE INDEX outbox_exception_due ON ferryman.outbox_exception (lane, next_attempt_at, position)
+    WHERE next_attempt_at IS NOT NULL;
+CREATE INDEX outbox_exception_by_key ON ferryman.outbox_exception (lane, topic, key, position);
+
+-- Keys whose later entries wait in outbox_exception, until the last of them is out.
+CREATE TABLE ferryman.outbox_parked_key (
+    lane  smallint NOT NULL,
+    topic text NOT NULL,
+    key   text NOT NULL,
+    PRIMARY KEY (lane, topic, key)
+);
+
+-- Topics that Kafka refuses, or that are paused, while entries of theirs wait in outbox_exception.
+CREATE TABLE ferryman.outbox_parked_topic (
+    lane   smallint NOT NULL,
+    topic  text NOT NULL,
+    since  timestamptz NOT NULL DEFAULT clock_timestamp(),
+    reason text NOT NULL,
+    PRIMARY KEY (lane, topic)
+);
+
+CREATE TABLE ferryman.outbox_paused (
+    topic  text PRIMARY KEY,
+    since  timestamptz NOT NULL DEFAULT clock_timestamp(),
+    who    text NOT NULL,
+    reason text NOT NULL
+);
+COMMENT ON TABLE ferryman.outbox_paused IS 'topics that are not published for now; the empty name is the whole outbox';
+
+-- Entries that are published once more, with the same id and bytes: a replay goes through the journal by position.
+CREATE TABLE ferryman.outbox_replay (
+    id            bigint PRIMARY KEY GENERATED ALWAYS AS IDENTITY,
+    started_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
+    finished_at   timestamptz,
+    who           text NOT NULL,
+    reason        text NOT NULL,
+    filter        jsonb NOT NULL,
+    rate          real,
+    position      bigint NOT NULL DEFAULT 0,
+    last_position bigint NOT NULL,
+    entries       bigint NOT NULL DEFAULT 0
+);
+COMMENT ON COLUMN ferryman.outbox_replay.position IS 'what the filter matches up to here is queued; a replay that was stopped goes on from here';
+COMMENT ON COLUMN ferryman.outbox_replay.rate IS 'entries a second; null is as fast as they go';
+
+-- What people did by hand. Append-only.
+CREATE TABLE ferryman.outbox_audit (
+    id      bigint PRIMARY KEY GENERATED ALWAYS AS IDENTITY,
+    at      timestamptz NOT NULL DEFAULT clock_timestamp(),
+    who     text NOT NULL,
+    act     text NOT NULL CHECK (act IN ('replay', 'discard', 'pause', 'resume', 'rebase')),
+    reason  text NOT NULL,
+    filter  jsonb NOT NULL DEFAULT '{}',
+    entries bigint NOT NULL DEFAULT 0
+);
+
+-- Transactions that were running at `done` and are visible in `target`: what they wrote up to done's last position
+-- was not read yet. They stand in the snapshot's list, or have a number from its xmax (one past the latest that had
+-- ended) up to the horizon and stand in no list (tried: without that range 5 to 13 % are lost).
+CREATE FUNCTION ferryman.outbox_late(done pg_snapshot, horizon xid8, target pg_snapshot) RETURNS SETOF xid8
+LANGUAGE sql STABLE PARALLEL SAFE AS $$
+    WITH RECURSIVE unlisted (xid) AS (
+        (SELECT o.xid FROM ferryman.outbox o
+         WHERE o.xid >= pg_snapshot_xmax(done) AND o.xid < horizon ORDER BY o.xid LIMIT 1)
+        UNION ALL
+        SELECT (SELECT o.xid FROM ferryman.outbox o
+                WHERE o.xid > unlisted.xid AND o.xid < horizon ORDER BY o.xid LIMIT 1)
+        FROM unlisted WHERE unlisted.xid IS NOT NULL
+    )
+    SELECT running.xid
+    FROM (SELECT pg_snapshot_xip(done) UNION ALL SELECT xid FROM unlisted WHERE xid IS NOT NULL) running (xid)
+    WHERE pg_visible_in_snapshot(running.xid, target)
+$$;
+
+-- Whether there is anything to publish now. What an idle relay asks, many times a second.
+CREATE FUNCTION ferryman.outbox_peek() RETURNS boolean LANGUAGE plpgsql STABLE
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
+BEGIN
+    IF EXISTS (SELECT FROM ferryman.outbox_paused WHERE topic = '') THEN
+        RETURN false;
+    END IF;
+    RETURN EXISTS (
+        SELECT FROM unnest('{0,1,2,3,4,5,6,7}'::smallint[]) l (lane)
+        CROSS JOIN LATERAL (
+            SELECT FROM ferryman.outbox_exception e
+            WHERE e.lane = l.lane AND e.next_attempt_at <= clock_timestamp() LIMIT 1
+        ) due
+    ) OR EXISTS (
+        SELECT FROM (
+            SELECT done_snapshot AS done, done_position_at AS done_at, done_horizon AS horizon,
+                   array_agg(lane) AS lanes, bool_or(target IS NOT NULL) AS unfinished
+            FROM ferryman.outbox_lanes GROUP BY done_snapshot::text, done_snapshot, done_position_at, done_horizon
+        ) place
+        WHERE place.unfinished
+           OR EXISTS (
+                SELECT FROM ferryman.outbox o
+                WHERE o.position > place.done_at AND o.lane = ANY (place.lanes)
+                  AND NOT pg_visible_in_snapshot(o.xid, place.done)
+           )
+           OR EXISTS (
+                SELECT FROM ferryman.outbox_late(place.done, place.horizon, pg_current_snapshot()) late (xid)
+                CROSS JOIN LATERAL (
+                    SELECT FROM ferryman.outbox o
+                    WHERE o.xid = late.xid AND o.position <= place.done_at AND o.lane = ANY (place.lanes)
+                    ORDER BY o.xid, o.position LIMIT 1
+                ) entry
+           )
+    );
+END $$;
+
+-- Each entry with what became of it.
+CREATE VIEW ferryman.outbox_entries AS
+SELECT o.position, o.id, o.topic, o.key, o.type, o.lane, o.segment, o.xid, o.created_at, o.headers, o.content_type,
+       octet_length(o.payload) AS payload_bytes,
+       CASE
+           WHEN e.status IS NOT NULL THEN e.status
+           WHEN pg_visible_in_snapshot(o.xid, l.done_snapshot) THEN 'PUBLISHED'
+           WHEN pg_visible_in_snapshot(o.xid, l.target_snapshot) AND o.position <= l.position THEN 'PUBLISHED'
+           ELSE 'PENDING'
+       END AS status,
+       coalesce(e.attempts, 0::smallint) AS attempts, e.next_attempt_at, e.error, e.replay, e.changed_at
+FROM ferryman.outbox o
+JOIN ferryman.outbox_lanes l ON l.lane = o.lane
+LEFT JOIN ferryman.outbox_exception e ON e.position = o.position;
+
+-- What is still to do, per topic. Looks only at what the windows have not done, however much is retained.
+CREATE VIEW ferryman.backlog AS
+WITH pending AS (
+    SELECT o.topic, count(*) AS entries, min(o.created_at) AS oldest
+    FROM ferryman.outbox_lanes l
+    CROSS JOIN LATERAL (
+        SELECT w.topic, w.created_at FROM ferryman.outbox w
+        WHERE w.position > l.done_position_at AND w.lane = l.lane
+          AND NOT pg_visible_in_snapshot(w.xid, l.done_snapshot)
+          AND NOT (l.target IS NOT NULL AND pg_visible_in_snapshot(w.xid, l.target_snapshot) AND w.position <= l.position)
+        UNION ALL
+        SELECT w.topic, w.created_at
+        FROM ferryman.outbox_late(l.done_snapshot, l.done_horizon, pg_current_snapshot()) late (xid)
+        JOIN ferryman.outbox w ON w.xid = late.xid
+        WHERE w.position <= l.done_position_at AND w.lane = l.lane
+          AND NOT (l.target IS NOT NULL AND pg_visible_in_snapshot(w.xid, l.target_snapshot) AND w.position <= l.position)
+    ) o
+    GROUP BY o.topic
+), failing AS (
+    SELECT e.topic,
+           count(*) FILTER (WHERE e.status IN ('RETRYING', 'REPLAYING')) AS retrying,
+           count(*) FILTER (WHERE e.status = 'PARKED') AS parked,
+           count(*) FILTER (WHERE e.status = 'FAILED') AS failed,
+           min(o.created_at) FILTER (WHERE e.status IN ('RETRYING', 'PARKED')) AS oldest
+    FROM ferryman.outbox_exception e JOIN ferryman.outbox o USING (position)
+    WHERE e.status <> 'DISCARDED'
+    GROUP BY e.topic
+)
+SELECT topic, coalesce(p.entries, 0) AS pending,
+       least(p.oldest, f.oldest) AS oldest_at,
+       extract(epoch FROM clock_timestamp() - least(p.oldest, f.oldest))::float8 AS oldest_age_seconds,
+       coalesce(f.retrying, 0) AS retrying, coalesce(f.parked, 0) AS parked, coalesce(f.failed, 0) AS failed
+FROM pending p FULL JOIN failing f USING (topic);
+
+GRANT SELECT, INSERT, UPDATE, DELETE ON ferryman.outbox_exception, ferryman.outbox_parked_key,
+    ferryman.outbox_parked_topic, ferryman.outbox_paused TO ferryman_relay;
+GRANT SELECT, INSERT, UPDATE ON ferryman.outbox_replay TO ferryman_relay;
+GRANT SELECT, INSERT ON ferryman.outbox_audit TO ferryman_relay;
+GRANT SELECT ON ferryman.outbox_exception, ferryman.outbox_parked_key, ferryman.outbox_parked_topic,
+    ferryman.outbox_paused, ferryman.outbox_replay, ferryman.outbox_audit, ferryman.outbox_entries, ferryman.backlog
+    TO ferryman_monitor, ferryman_relay;
