@@ -104,9 +104,12 @@ BEGIN
         ) due
     ) OR EXISTS (
         SELECT FROM (
-            SELECT done_snapshot AS done, done_position_at AS done_at, done_horizon AS horizon,
-                   array_agg(lane) AS lanes, bool_or(target IS NOT NULL) AS unfinished
-            FROM ferryman.outbox_lanes GROUP BY done_snapshot::text, done_snapshot, done_position_at, done_horizon
+            SELECT w.snapshot AS done, w.position_at AS done_at, w.horizon, l.lanes, l.unfinished
+            FROM (
+                SELECT done, array_agg(lane) AS lanes, bool_or(target IS NOT NULL) AS unfinished
+                FROM ferryman.outbox_lanes GROUP BY done
+            ) l
+            JOIN ferryman.outbox_window w ON w.id = l.done
         ) place
         WHERE place.unfinished
            OR EXISTS (

@@ -8,7 +8,7 @@ from typing import Any
 
 import psycopg
 
-from ferryman.relay.model import Cursor, Window
+from ferryman.relay.model import Claim, Cursor, Window
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
@@ -41,10 +41,37 @@ SELECT set_config('lock_timeout', %(wait)s, true), set_config('enable_seqscan', 
 # read where they stood before, and 9 % is published twice).
 _READ_CURSORS = """\
 -- relay.read_cursors
-SELECT lane, generation, position, settled,
-       done, done_snapshot::text, done_position_at, done_horizon::text,
-       target, target_snapshot::text, target_position_at, target_horizon::text
-FROM ferryman.outbox_lanes
+SELECT l.lane, l.generation, l.position, l.settled,
+       l.done, l.done_snapshot::text, l.done_position_at, l.done_horizon::text,
+       l.target, l.target_snapshot::text, l.target_position_at, l.target_horizon::text,
+       EXISTS (SELECT FROM ferryman.outbox_exception e
+               WHERE e.lane = l.lane AND e.next_attempt_at <= clock_timestamp()),
+       EXISTS (SELECT FROM ferryman.outbox_parked_key k WHERE k.lane = l.lane),
+       ARRAY(SELECT t.topic FROM ferryman.outbox_parked_topic t WHERE t.lane = l.lane)
+FROM ferryman.outbox_lanes l
+"""
+
+_PAUSED = """\
+-- relay.paused
+SELECT topic FROM ferryman.outbox_paused
+"""
+
+# Whoever waits is served before those who only try.
+_QUEUE_FOR_LANE = """\
+-- relay.queue_for_lane
+SELECT set_config('lock_timeout', %(wait)s, true), pg_advisory_xact_lock(%(class)s, %(lane)s)
+"""
+
+_COUNT_WORKERS = """\
+-- relay.count_workers
+SELECT count(DISTINCT pid) FROM pg_locks
+WHERE locktype = 'advisory' AND classid = %(class)s
+  AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+"""
+
+_PEEK = """\
+-- relay.peek
+SELECT ferryman.outbox_peek()
 """
 
 _WRITE_WINDOW = """\
@@ -73,15 +100,44 @@ WHERE c.lane = old.lane AND c.generation = old.generation - 2
 
 def claim(
     connection: Connection, lanes: Sequence[int], most: int, *, idle_seconds: float, statement_seconds: float
-) -> list[Cursor]:
+) -> Claim:
     """Locks up to `most` of the lanes, in that order, until the transaction ends; reads where they are."""
     with connection.pipeline():
-        limits = {"idle": f"{round(idle_seconds * 1000)}ms", "statement": f"{round(statement_seconds * 1000)}ms"}
+        limits = {"idle": _milliseconds(idle_seconds), "statement": _milliseconds(statement_seconds)}
         connection.execute(_PREPARE_CLAIM, limits)
         locked = connection.execute(_LOCK_LANES, {"lanes": list(lanes), "class": _LOCK_CLASS, "most": most})
         cursors = connection.execute(_READ_CURSORS)
+        paused = connection.execute(_PAUSED)
         held = {lane for (lane,) in locked.fetchall()}
-        return [_cursor(row) for row in cursors.fetchall() if row[0] in held]
+        rows = [row for row in cursors.fetchall() if row[0] in held]
+        return Claim(
+            cursors=[_cursor(row[:12]) for row in rows],
+            due=any(row[12] for row in rows),
+            parked_keys=any(row[13] for row in rows),
+            parked_topics=frozenset((row[0], topic) for row in rows for topic in row[14]),
+            paused=frozenset(topic for (topic,) in paused.fetchall()),
+        )
+
+
+def queue(connection: Connection, lane: int, *, wait_seconds: float) -> bool:
+    """Waits in line for a lane that another holds; whether it was given."""
+    try:
+        with connection.transaction():
+            wanted = {"lane": lane, "class": _LOCK_CLASS, "wait": _milliseconds(wait_seconds)}
+            connection.execute(_QUEUE_FOR_LANE, wanted)
+    except psycopg.errors.LockNotAvailable:
+        return False
+    return True
+
+
+def count_workers(connection: Connection) -> int:
+    """How many sessions hold lanes, or wait for one, at this moment."""
+    return int(value(connection.execute(_COUNT_WORKERS, {"class": _LOCK_CLASS})))
+
+
+def peek(connection: Connection) -> bool:
+    """Whether there is anything to publish: one cheap statement, which locks nothing."""
+    return bool(value(connection.execute(_PEEK)))
 
 
 def hold(connection: Connection, lanes: Sequence[int], *, wait_seconds: float) -> None:
@@ -89,7 +145,7 @@ def hold(connection: Connection, lanes: Sequence[int], *, wait_seconds: float) -
 
     The lanes are taken in the order of their numbers, so that two who do this wait for one another.
     """
-    wanted = {"lanes": sorted(lanes), "class": _LOCK_CLASS, "wait": f"{round(wait_seconds * 1000)}ms"}
+    wanted = {"lanes": sorted(lanes), "class": _LOCK_CLASS, "wait": _milliseconds(wait_seconds)}
     connection.execute(_HOLD_LANES, wanted)
 
 
@@ -124,6 +180,10 @@ def _cursor(row: tuple[Any, ...]) -> Cursor:
     if windows[4] is not None:
         target = Window(id=windows[4], snapshot=windows[5], position_at=windows[6], horizon=windows[7])
     return Cursor(lane, generation, done, target, position, tuple(settled))
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{round(seconds * 1000)}ms"
 
 
 def value(cursor: psycopg.Cursor[tuple[Any, ...]]) -> Any:

@@ -17,9 +17,13 @@ _TAKE_SNAPSHOT = """\
 SELECT set_config('ferryman.target', pg_current_snapshot()::text, true)
 """
 
-COLUMNS = """\
-o.position, o.id::text, o.topic, o.key, o.type, o.payload, CASE WHEN o.headers <> '{}' THEN o.headers::text END,
-o.content_type, (extract(epoch FROM o.created_at) * 1000000)::bigint, o.segment, o.lane"""
+# A large payload is read when its turn comes, so that a batch is bounded in bytes too.
+INLINE_BYTES = 16_384
+COLUMNS = f"""\
+o.position, o.id::text, o.topic, o.key, o.type,
+CASE WHEN octet_length(o.payload) <= {INLINE_BYTES} THEN o.payload END,
+CASE WHEN o.headers <> '{{}}' THEN o.headers::text END, o.content_type,
+ (extract(epoch FROM o.created_at) * 1000000)::bigint, o.segment, o.lane"""
 
 # Late entries have positions up to that of `done`, so that ordering by position puts them first. A probe for each
 # transaction, because an OR would let the planner read all that is retained (tried: 900 ms instead of 0.1).
@@ -45,9 +49,14 @@ _READ_ON = _READ.replace("$target", "%(target)s::pg_snapshot")
 _READ_NEW = _READ.replace("$target", "(SELECT current_setting('ferryman.target')::pg_snapshot)")
 _NO_HORIZON = str(2**64 - 1)
 
+_PAYLOAD = """\
+-- relay.payload
+SELECT payload FROM ferryman.outbox WHERE position = %(position)s
+"""
 
-def read(connection: Connection, walk: Walk, most: int) -> tuple[list[Entry], Window]:
-    """The next entries of the walk's step, and the step's target: a new window when it had none."""
+
+def read(connection: Connection, walk: Walk, most: int, target: Window | None = None) -> tuple[list[Entry], Window]:
+    """The next entries on the walk's way, and what its target is: the given one or a new one when it had none."""
     wanted: dict[str, Any] = {
         "lanes": walk.lanes,
         "done": walk.done.snapshot,
@@ -56,12 +65,17 @@ def read(connection: Connection, walk: Walk, most: int) -> tuple[list[Entry], Wi
         "position": walk.position,
         "most": most,
     }
-    if walk.target is not None:
-        rows = connection.execute(_READ_ON, wanted | {"target": walk.target.snapshot}, binary=True)
-        return cast(list[Entry], rows.fetchall()), walk.target
+    if target := walk.target or target:
+        rows = connection.execute(_READ_ON, wanted | {"target": target.snapshot}, binary=True)
+        return cast(list[Entry], rows.fetchall()), target
     with connection.pipeline():
         last = connection.execute(_LAST_POSITION)
         snapshot = connection.execute(_TAKE_SNAPSHOT)
         rows = connection.execute(_READ_NEW, wanted, binary=True)
         window = Window(value(snapshot), value(last))
         return cast(list[Entry], rows.fetchall()), window
+
+
+def payload(connection: Connection, position: int) -> bytes:
+    """A large payload, alone."""
+    return bytes(value(connection.execute(_PAYLOAD, {"position": position}, binary=True)))

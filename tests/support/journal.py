@@ -12,8 +12,9 @@ from uuid import uuid4
 
 import psycopg
 
-from ferryman.relay.lanes import LaneWorker, Tenure
+from ferryman.relay.lanes import Tenure
 from ferryman.relay.model import Entry
+from support.relay import lane_worker
 
 KEYS = 40
 KINDS = ("plain", "plain", "savepoint", "copy", "select", "repeatable", "prepared", "async", "long", "rollback")
@@ -163,9 +164,9 @@ class Stress:
         while self._reading.is_set():
             try:
                 with psycopg.connect(self._url) as connection:
-                    worker = LaneWorker(connection, self._publish, Tenure(batch_entries=37, seconds=0.02))
+                    worker = lane_worker(connection, self._publish, Tenure(batch_entries=37, seconds=0.02))
                     while self._reading.is_set():
-                        if not worker.run_once():
+                        if worker.run_once().quiet:
                             time.sleep(0.002)
             except psycopg.OperationalError:
                 time.sleep(0.05)

@@ -64,6 +64,13 @@ def schema() -> None:
 
 def _rows(setting: Described, loaded: Loaded) -> list[dict[str, Any]]:
     """One row, or for a table of free names one for each of them."""
+    if ".NAME." in setting.name:
+        table, inner = setting.name.split(".NAME.")
+        names = _value(loaded.settings, table)
+        return [
+            _row(f"{table}.{name}.{inner}", plain(getattr(names[name], inner)), setting, loaded, setting.text)
+            for name in names
+        ]
     value = plain(_value(loaded.settings, setting.name))
     if setting.name == "kafka.properties":
         return [_row(f"kafka.{name}", inner, setting, loaded, "librdkafka's own") for name, inner in value.items()]

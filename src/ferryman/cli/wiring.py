@@ -51,8 +51,12 @@ def services(names: Sequence[str], found: Settings) -> list[Service]:
     return [_service(name, found) for name in names]
 
 
+# Ours, by their names; anyone else's is module:object.
+_SERVICES = {"relay": "ferryman.relay.service:Relay"}
+
+
 def _service(name: str, found: Settings) -> Service:
-    target = _load(name)
+    target = _load(_SERVICES.get(name, name))
     if not hasattr(target, "run") and callable(target):
         target = target(found)
     if not (callable(getattr(target, "run", None)) and isinstance(getattr(target, "name", None), str)):

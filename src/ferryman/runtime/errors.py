@@ -19,8 +19,8 @@ ENV_NESTING = "__"
 
 def env_name(setting: str) -> str:
     """The environment name of a setting: `kafka.bootstrap_servers` is FERRYMAN_KAFKA__BOOTSTRAP_SERVERS."""
-    section, *rest = setting.split(".", 1)
-    parts = [section, *(part.replace(".", "_") for part in rest)]
+    section, *rest = setting.split(".")
+    parts = [section, "_".join(rest)] if section == "kafka" and rest else [section, *rest]
     return ENV_PREFIX + ENV_NESTING.join(parts).upper()
 
 

@@ -1,14 +1,37 @@
 """The property names librdkafka knows, so that a misspelt one is refused with a suggestion before a client is made."""
 
 import difflib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import cache
 from importlib.resources import files
 
 from ferryman.runtime.errors import Misconfigured
+from ferryman.runtime.settings import Kafka
 
 # Ferryman sets these itself, from settings of its own.
 _OURS = {"bootstrap.servers": "kafka.bootstrap_servers", "metadata.broker.list": "kafka.bootstrap_servers"}
+
+# Properties the guarantees stand on, with the only values that do not harm them.
+_NEEDED = {
+    "acks": {"all", "-1"},
+    "request.required.acks": {"all", "-1"},
+    "enable.idempotence": {"true"},
+    "enable.gapless.guarantee": {"true"},
+    "message.timeout.ms": {"0"},
+    "delivery.timeout.ms": {"0"},
+    "message.send.max.retries": {"2147483647"},
+    "retries": {"2147483647"},
+    "delivery.report.only.error": {"true"},
+    "allow.auto.create.topics": {"false"},
+    "queuing.strategy": {"fifo"},
+    "enable.auto.commit": {"false"},
+    "isolation.level": {"read_committed"},
+}
+# Properties that decide whether a broker is who it says, with the values that do not ask.
+_TRUST = {
+    "enable.ssl.certificate.verification": {"false"},
+    "ssl.endpoint.identification.algorithm": {"none"},
+}
 
 
 @cache
@@ -22,10 +45,23 @@ def is_known(name: str) -> bool:
     return name in names() or _accepted(name)
 
 
-def check(properties: Mapping[str, str]) -> Iterator[Misconfigured]:
-    for name in properties:
+def check(kafka: Kafka) -> Iterator[Misconfigured]:
+    """What is wrong with the properties that stand under [kafka]: unknown, ours to set, or dangerous."""
+    for name, value in kafka.properties.items():
         if ours := _OURS.get(name):
             yield Misconfigured(f"{name} is set as a librdkafka property", setting=ours, remedy=f"write it as {ours}")
+        elif name in _NEEDED and value.lower() not in _NEEDED[name] and not kafka.allow_message_loss:
+            yield Misconfigured(
+                f"kafka.{name} = {value} takes away what the guarantees stand on",
+                setting="kafka.allow_message_loss",
+                remedy=f"leave {name} out; only who accepts lost and reordered messages sets kafka.allow_message_loss",
+            )
+        elif name in _TRUST and value.lower() in _TRUST[name] and not kafka.allow_unverified_brokers:
+            yield Misconfigured(
+                f"kafka.{name} = {value} switches the check of a broker's certificate off",
+                setting="kafka.allow_unverified_brokers",
+                remedy="name the authority with ssl.ca.location; only for tests set kafka.allow_unverified_brokers",
+            )
         elif not is_known(name):
             close = difflib.get_close_matches(name, names(), n=1, cutoff=0.6)
             yield Misconfigured(

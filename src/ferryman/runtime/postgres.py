@@ -12,6 +12,7 @@ from typing import Any
 
 import psycopg
 from psycopg import conninfo
+from psycopg.rows import tuple_row
 from psycopg_pool import ConnectionPool, PoolTimeout
 
 from ferryman.runtime import codes
@@ -20,6 +21,11 @@ from ferryman.runtime.redaction import redact
 from ferryman.runtime.settings import Database, Settings
 
 URL = "database_url"
+
+_BACKEND = """\
+-- postgres.backend
+SELECT pg_backend_pid()
+"""
 
 _SET_TIMEOUTS = """\
 -- postgres.set_timeouts
@@ -64,9 +70,28 @@ def connect(settings: Settings, process: str, *, autocommit: bool = False) -> ps
     """One connection, for the processes that hold one."""
     wanted = parameters(required_url(settings), settings.database, process)
     try:
-        return psycopg.connect(**wanted, autocommit=autocommit)
+        connection = psycopg.connect(**wanted, autocommit=autocommit)
+        suit_pooler(connection)
+        return connection
     except psycopg.Error as error:
         raise connection_error(error, wanted) from error
+
+
+def suit_pooler(connection: psycopg.Connection[Any]) -> None:
+    """Behind a pooler no statement is prepared: the next transaction may be in a session that does not know it."""
+    if behind_pooler(connection):
+        connection.prepare_threshold = None
+
+
+def behind_pooler(connection: psycopg.Connection[Any]) -> bool:
+    """Whether sessions are shared: PgBouncer logs its clients in under numbers of its own, PostgreSQL under the true.
+
+    One round trip, on a connection without an open transaction, and it opens none.
+    """
+    autocommit, connection.autocommit = connection.autocommit, True
+    row = connection.cursor(row_factory=tuple_row).execute(_BACKEND).fetchone()
+    connection.autocommit = autocommit
+    return row != (connection.info.backend_pid,)
 
 
 @contextmanager
@@ -79,6 +104,7 @@ def pool(settings: Settings, process: str) -> Iterator[ConnectionPool[psycopg.Co
         max_size=settings.database.pool_max,
         timeout=settings.database.connect_timeout_seconds,
         name=process,
+        configure=suit_pooler,
         open=False,
     )
     connect(settings, process).close()
@@ -127,10 +153,12 @@ def connection_error(error: psycopg.Error, wanted: dict[str, Any]) -> FerrymanEr
 
 
 _REFUSALS = (
-    ("password authentication failed|no password supplied|Peer authentication|role .* does not exist",
+    ("(password|SASL|Peer) authentication failed|no password supplied|no such user|role .* does not exist",
      "refuses the login", "correct the user or the password"),
     ("no pg_hba.conf entry", "refuses this host, user or database", "allow it in pg_hba.conf, or use TLS"),
-    ("database .* does not exist", "has no such database", "create it, or correct the name"),
+    ("database .* does not exist|no such database", "has no such database", "create it, or correct the name"),
+    ("unsupported startup parameter", "is behind a pooler that does not pass on all that the URL asks for",
+     "take it out of the URL: the session it would be set in is shared"),
     ("could not translate host name|Name or service not known|failed to resolve",
      "cannot be found", "correct the host name"),
     ("certificate|SSL|sslmode", "and we do not agree on TLS", "correct sslmode and sslrootcert in the URL"),

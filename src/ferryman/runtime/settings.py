@@ -52,6 +52,14 @@ class Kafka(Section):
     timeout_seconds: Seconds = setting(
         10.0, "How long a question to the cluster (metadata, groups, topics) may take.", unit="seconds"
     )
+    allow_message_loss: bool = setting(
+        False, "Lets librdkafka properties through that the guarantees stand on: acks, idempotence, gaps, deadlines.",
+        danger="messages are lost, doubled or out of order",
+    )  # fmt: skip
+    allow_unverified_brokers: bool = setting(
+        False, "Lets properties through that switch the check of a broker's certificate off.",
+        danger="anyone on the way reads and writes the messages",
+    )  # fmt: skip
     properties: dict[str, str] = setting(
         {}, "librdkafka properties, passed through: `security.protocol`, `sasl.username`, `ssl.ca.location`, ..."
     )
@@ -70,6 +78,82 @@ class Kafka(Section):
     def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
         for name, value in super().__repr_args__():
             yield name, redact_value(name or "", value)
+
+
+class Source(Section):
+    """One database whose outbox the relay publishes."""
+
+    database_url: SecretStr = setting(
+        ..., "Its database: postgresql://user:password@host:port/name.",
+        danger="it holds a password: the name with _FILE behind it names a file that holds it instead",
+    )  # fmt: skip
+    ce_source: str | None = setting(None, "Its `ce_source` header. Default: `/` and the database's name.")
+
+
+class RelayRetry(Section):
+    """How often an entry is tried that fails for a reason of its own; outages burn no attempt."""
+
+    limit: int = setting(5, "After so many failed attempts an entry is FAILED.", unit="attempts", ge=1, le=1000)
+    base_seconds: Seconds = setting(1.0, "The wait after the first failure; it doubles with each.", unit="seconds")
+    cap_seconds: Seconds = setting(300.0, "The longest wait.", unit="seconds")
+    offset: int = setting(1, "Of `base * 2 ** (attempts - offset)`.", ge=0, le=10)
+    jitter: float = setting(0.1, "Up to this share of a wait is taken off at random.", ge=0, le=1)
+
+
+class RelayRing(Section):
+    """How long entries are kept, published ones too: the horizon of a replay."""
+
+    retention_seconds: float = setting(
+        86400.0, "Entries are kept at least so long after they were published.", unit="seconds", ge=0,
+        danger="what was deleted cannot be replayed",
+    )  # fmt: skip
+    rotate_seconds: float = setting(
+        3600.0, "New entries go to the next of the eight segments after so long.", unit="seconds", gt=0
+    )
+    rotate_bytes: int = setting(1 << 30, "Or when the segment has grown to this size.", unit="bytes", ge=1 << 16)
+    key_retention_seconds: float = setting(
+        2_592_000.0, "Idempotency keys are remembered so long.", unit="seconds", gt=0,
+        danger="an append that is repeated later than this is published again",
+    )  # fmt: skip
+
+
+class Relay(Section):
+    """How `ferryman run relay` publishes outboxes to Kafka."""
+
+    sources: dict[str, Source] = setting(
+        {}, "Databases by a name of yours, each with its own outbox. Default: one, `database_url`."
+    )
+    ce_source: str | None = setting(None, "The `ce_source` header. Default: `/` and the database's name.")
+    workers: int = setting(2, "Workers for each source: one reads while another publishes.", ge=1, le=8)
+    batch_entries: int = setting(1000, "The most entries of one read.", unit="entries", ge=1, le=10000)
+    tenure_seconds: float = setting(
+        0.05, "How long a worker publishes from its lanes before it writes down how far it came.", unit="seconds",
+        gt=0, le=10, danger="a crash publishes up to so much again, with the same ids",
+    )  # fmt: skip
+    pause_seconds: float = setting(0.002, "How long to wait for more when little came.", unit="seconds", gt=0, le=1)
+    idle_seconds: float = setting(
+        0.075, "When nothing comes, how often to look: with one cheap statement, and no NOTIFY.", unit="seconds",
+        gt=0, le=60, danger="the first entry after a quiet time waits for so long",
+    )  # fmt: skip
+    deadline_seconds: Seconds = setting(
+        10.0, "What Kafka did not acknowledge within this time is unknown, and sent again.", unit="seconds",
+        danger="a claim stays open for so long while the broker is silent; keep it below service.drain_seconds",
+    )  # fmt: skip
+    retry: RelayRetry = setting(RelayRetry, "How often an entry is tried that fails for a reason of its own.")
+    max_outage_seconds: float | None = setting(
+        None, "Entries that wait longer than this for a topic that refuses everything are FAILED. Default: they wait.",
+        unit="seconds", gt=0,
+    )  # fmt: skip
+    unordered_topics: list[str] = setting(
+        [], "Topics in which a failing entry does not hold back the later ones of its key.",
+        danger="their readers see entries of one key out of order",
+    )  # fmt: skip
+    compacted_topics: list[str] = setting(
+        [], "Topics that may be published to although their cleanup.policy is compact.",
+        danger="a late duplicate overwrites a newer value, unless readers compare positions",
+    )  # fmt: skip
+    backlog_seconds: Seconds = setting(15.0, "How often the metrics of the backlog are taken.", unit="seconds")
+    ring: RelayRing = setting(RelayRing, "How long entries are kept.")
 
 
 class Log(Section):
@@ -115,6 +199,7 @@ class Settings(Section):
     )
     database: Database = setting(Database, "How each process connects to PostgreSQL.")
     kafka: Kafka = setting(Kafka, "How each process connects to Kafka.")
+    relay: Relay = setting(Relay, "How `ferryman run relay` publishes outboxes to Kafka.")
     log: Log = setting(Log, "What a process says about itself.")
     health: Health = setting(Health, "The HTTP endpoint with /livez, /readyz and /metrics.")
     service: Service = setting(Service, "How a process ends.")
@@ -135,15 +220,17 @@ class Described:
 def describe(model: type[BaseModel] = Settings, prefix: str = "") -> Iterator[Described]:
     """Every setting below a model, in the order of the file."""
     for name, field in model.model_fields.items():
-        inner = section_of(field)
+        inner, named = section_of(field), table_of(field)
         if inner is not None:
             yield from describe(inner, f"{prefix}{name}.")
+        elif named is not None:
+            yield from describe(named, f"{prefix}{name}.NAME.")
         else:
             extra = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
             yield Described(
                 name=prefix + name,
                 text=field.description or "",
-                default=field.get_default(),
+                default=None if field.is_required() else field.get_default(),
                 unit=str(extra.get("unit", "")),
                 danger=str(extra.get("danger", "")),
                 secret=is_secret(name) or SecretStr in (field.annotation, *get_args(field.annotation)),
@@ -154,6 +241,12 @@ def section_of(field: FieldInfo) -> type[BaseModel] | None:
     """The model behind a field that is a section, None for a plain value."""
     kind = field.annotation
     return kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
+
+
+def table_of(field: FieldInfo) -> type[BaseModel] | None:
+    """The model behind a field that is a table of sections by free names."""
+    kinds = get_args(field.annotation)
+    return kinds[1] if len(kinds) == 2 and isinstance(kinds[1], type) and issubclass(kinds[1], BaseModel) else None
 
 
 def _dotted(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:

@@ -13,7 +13,7 @@ from pydantic import BaseModel, SecretStr, ValidationError
 
 from ferryman.runtime import librdkafka
 from ferryman.runtime.errors import ENV_NESTING, ENV_PREFIX, Misconfigured, env_name
-from ferryman.runtime.settings import Kafka, Settings, describe, section_of
+from ferryman.runtime.settings import Kafka, Settings, describe, section_of, table_of
 
 CONFIG_VARIABLE = "FERRYMAN_CONFIG"
 DEFAULT_FILE = Path("ferryman.toml")
@@ -57,7 +57,7 @@ def load(environ: Mapping[str, str], file: Path | None = None) -> Loaded:
     settings = None
     try:
         settings = Settings.model_validate(values)
-        problems += librdkafka.check(settings.kafka.properties)
+        problems += librdkafka.check(settings.kafka)
     except ValidationError as error:
         problems += _translated(error, origins)
     if problems or settings is None:
@@ -113,9 +113,14 @@ def _path(variable: str) -> tuple[str, ...] | None:
     """The path of settings behind a variable's name, None when there is none."""
     parts = tuple(variable.removeprefix(ENV_PREFIX).lower().split(ENV_NESTING))
     model: type[BaseModel] = Settings
-    for depth, part in enumerate(parts):
+    depths = iter(enumerate(parts))
+    for depth, part in depths:
         last = depth == len(parts) - 1
         field = model.model_fields.get(part)
+        if field and (named := table_of(field)) and not last:
+            next(depths)  # a name of the user's own
+            model = named
+            continue
         if model is Kafka and field is None:
             dotted = part.replace("_", ".")
             return (*parts[:depth], dotted) if last and librdkafka.is_known(dotted) else None

@@ -1,0 +1,153 @@
+"""The relay as a service: workers for each source, in threads of one process, over one Kafka cluster."""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from ferryman.relay.cluster import Cluster
+from ferryman.relay.kafka import DEFAULTS, INSISTED
+from ferryman.relay.lanes import Turn
+from ferryman.relay.model import LANES
+from ferryman.relay.source import Source, sources
+from ferryman.relay.store import backlog, lanes
+from ferryman.relay.topics import Topics
+from ferryman.relay.worker import Worker, tenure_of
+from ferryman.runtime.kafka import client_config
+from ferryman.runtime.life import Life
+from ferryman.runtime.settings import Settings
+
+_SUPERVISION_SECONDS = 0.2
+
+
+class Relay:
+    """What `ferryman run relay` runs."""
+
+    name = "relay"
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self.sources = sources(settings)
+        self.cluster = Cluster(Topics(settings.kafka, settings.relay.compacted_topics))
+        self._producer = client_config(settings.kafka, "relay")
+        for name, value in {**INSISTED, **DEFAULTS}.items():
+            self._producer.setdefault(name, value)
+
+    def run(self, life: Life) -> None:
+        """Until it should stop: then each worker settles the batch in flight, and no lane stays locked."""
+        crew = _Crew(
+            [self.worker(source, n, life.stopping) for source in self.sources for n in self._numbers], life.stopping
+        )
+        crew.start()
+        while not life.wait(_SUPERVISION_SECONDS) and crew.error is None:
+            if crew.seconds_since_progress < self._settings.health.stall_seconds / 2:
+                life.progress()
+            why_not = self._why_not()
+            life.ready() if why_not is None else life.not_ready(why_not)
+        crew.join()
+        if crew.error is not None:
+            raise crew.error
+
+    def worker(self, source: Source, number: int, stopping: threading.Event) -> Worker:
+        tenure = tenure_of(self._settings.relay)
+        return Worker(number, source, self.cluster, tenure, self._settings.relay, self._producer, stopping)
+
+    @property
+    def _numbers(self) -> range:
+        return range(self._settings.relay.workers)
+
+    def _why_not(self) -> str | None:
+        broken = [f"{source.name}: {source.problem}" for source in self.sources if source.problem]
+        away = self.cluster.why_not()
+        return "; ".join([*broken, *([away] if away else [])]) or None
+
+
+@dataclass(slots=True)
+class _Crew:
+    """Workers in their threads. One that fails for good stops the others."""
+
+    workers: Sequence[Worker]
+    stopping: threading.Event
+    error: BaseException | None = None
+    _threads: list[threading.Thread] = field(default_factory=list)
+
+    def start(self) -> None:
+        for worker in self.workers:
+            worker.progress_at = time.monotonic()
+            name = f"{worker.source.name}-{worker.number}"
+            self._threads.append(threading.Thread(target=self._run, args=(worker,), name=name, daemon=True))
+        for thread in self._threads:
+            thread.start()
+
+    def join(self) -> None:
+        for thread in self._threads:
+            thread.join()
+
+    @property
+    def at_work(self) -> bool:
+        return any(thread.is_alive() for thread in self._threads)
+
+    @property
+    def seconds_since_progress(self) -> float:
+        """Of the worker that is furthest behind."""
+        return time.monotonic() - min(worker.progress_at for worker in self.workers)
+
+    def _run(self, worker: Worker) -> None:
+        try:
+            worker.run()
+        except BaseException as error:
+            self.error = self.error or error
+            self.stopping.set()
+
+
+@dataclass(slots=True)
+class Drained:
+    """What a drain did. `waiting` is what it left: to be tried later, or behind such a one."""
+
+    published: int = 0
+    failed: int = 0
+    waiting: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(slots=True)
+class _Watch:
+    """Of one source that is drained: what was done, and which lanes were found quiet since."""
+
+    drained: Drained
+    quiet: set[int] = field(default_factory=set)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def observe(self, turn: Turn) -> None:
+        with self.lock:
+            self.drained.published += turn.published
+            self.drained.failed += turn.failed
+            self.quiet = self.quiet | turn.lanes if turn.quiet else set()
+
+    def finished(self, connection: lanes.Connection) -> bool:
+        return (len(self.quiet) == LANES or not self.quiet) and not lanes.peek(connection)
+
+
+def drain(settings: Settings, stopping: threading.Event, progress: Callable[[int], None] = lambda _: None) -> Drained:
+    """Publishes what is to be published now, then returns. Raises when a database or the cluster is away."""
+    relay, began, total = Relay(settings), time.monotonic(), Drained()
+    workers = []
+    for source in relay.sources:
+        watch = _Watch(total)
+        for number in range(settings.relay.workers):
+            worker = relay.worker(source, number, stopping)
+            worker.observe, worker.finished, worker.give_up = watch.observe, watch.finished, True
+            workers.append(worker)
+    crew = _Crew(workers, stopping)
+    crew.start()
+    while crew.at_work:
+        stopping.wait(_SUPERVISION_SECONDS)
+        progress(total.published)
+    crew.join()
+    if crew.error is not None:
+        raise crew.error
+    for source in relay.sources:
+        with source.connect() as connection:
+            total.waiting += backlog.waiting(connection)
+    total.seconds = time.monotonic() - began
+    return total
