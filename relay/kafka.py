@@ -66,6 +66,7 @@ class Publisher:
         self._load = load
         self._producer: Producer | None = None
         self._batch_bytes = _MOST_BATCH_BYTES
+        self._outgrown = False
         self._cut: Cut | None = None
         self._last_error = ""
         self.rebuilds = 0
@@ -82,11 +83,14 @@ class Publisher:
         return record.size(entry[3], payload, record.headers(entry, self._source))
 
     def limit_batches(self, limit: int) -> None:
-        """No batch may be larger than the smallest limit of a topic; a larger one makes a new producer."""
+        """No batch may be larger than the smallest limit of a topic: a producer that makes larger ones is replaced.
+
+        Until it is empty it stays; what is refused meanwhile goes singly.
+        """
         wanted = min(_MOST_BATCH_BYTES, limit)
         if wanted < self._batch_bytes:
             self._batch_bytes = wanted
-            self.discard()
+            self._outgrown = self._producer is not None
 
     def produce(self, entries: Iterable[Entry], until: float, replay: int | None = None) -> None:
         """Hands the entries over, in their order; those behind an error are not."""
@@ -128,6 +132,7 @@ class Publisher:
             return None
         self._empty()
         cut, self._cut = self._cut, None
+        cut.everything = self._holds_messages()
         self.discard()
         return cut
 
@@ -144,7 +149,10 @@ class Publisher:
             self._producer = None
 
     def _open(self) -> Producer:
+        if self._outgrown and not self._holds_messages():
+            self.discard()
         if self._producer is None:
+            self._outgrown = False
             self._last_error = ""
             ours = {"batch.size": self._batch_bytes, "message.max.bytes": _LARGEST_MESSAGE_BYTES}
             told = {"on_delivery": self._reported, "error_cb": self._noted}
@@ -184,14 +192,14 @@ class Publisher:
                 self._producer.poll(0.01)
             except KafkaException as error:
                 self._failed(error.args[0])
-        if self._cut and self._producer and len(self._producer):
-            self._cut.everything = True
+
+    def _holds_messages(self) -> bool:
+        return self._producer is not None and len(self._producer) > 0
 
     def _reported(self, error: KafkaError | None, message: Message) -> None:
         if error is not None:
             key = message.key() or b""
-            text = key.decode() if isinstance(key, bytes) else key
-            self._failed(error, (message.topic() or "", text))
+            self._failed(error, (message.topic() or "", key.decode()))
 
     def _noted(self, error: KafkaError) -> None:
         self._last_error = f"{error.str()} ({error.name()})"

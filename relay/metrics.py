@@ -53,6 +53,7 @@ REBUILDS = _counter("producer_rebuilds_total", "Producers thrown away after an e
 LANES_HELD = _gauge("lanes_held", "Lanes in the last claim of each worker.", ["source", "worker"])
 WINDOW_AGE = _gauge("window_age_seconds", "Age of the oldest window a lane stands at.", ["source"])
 SEGMENTS = _gauge("ring_segments", "Segments of the ring that hold entries; 8 means that it is full.", ["source"])
+RING_ALARMS = _gauge("ring_alarms", "Segments that cannot be emptied: the log says why and what to do.", ["source"])
 CONNECTED = _gauge("source_connected", "1 while the source's database answers.", ["source"])
 
 _TOPIC = itemgetter(2)

@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 
 from ferryman.relay.cluster import Cluster
 from ferryman.relay.kafka import DEFAULTS, INSISTED
+from ferryman.relay.keeper import Keeper
 from ferryman.relay.lanes import Turn
 from ferryman.relay.model import LANES
+from ferryman.relay.ring import RingKeeper, Space
 from ferryman.relay.source import Source, sources
 from ferryman.relay.store import backlog, lanes
 from ferryman.relay.topics import Topics
@@ -35,18 +37,28 @@ class Relay:
 
     def run(self, life: Life) -> None:
         """Until it should stop: then each worker settles the batch in flight, and no lane stays locked."""
-        crew = _Crew(
-            [self.worker(source, n, life.stopping) for source in self.sources for n in self._numbers], life.stopping
-        )
+        workers = [self.worker(source, n, life.stopping) for source in self.sources for n in self._numbers]
+        crew = _Crew(workers, life.stopping)
+        keepers = [self._keeper(source, life.stopping) for source in self.sources]
         crew.start()
+        looking_after = [threading.Thread(target=keeper.run, daemon=True) for keeper in keepers]
+        for thread in looking_after:
+            thread.start()
         while not life.wait(_SUPERVISION_SECONDS) and crew.error is None:
             if crew.seconds_since_progress < self._settings.health.stall_seconds / 2:
                 life.progress()
             why_not = self._why_not()
             life.ready() if why_not is None else life.not_ready(why_not)
         crew.join()
+        for thread in looking_after:
+            thread.join()
         if crew.error is not None:
             raise crew.error
+
+    def _keeper(self, source: Source, stopping: threading.Event) -> Keeper:
+        ring = self._settings.relay.ring
+        space = Space(ring.rotate_seconds, ring.rotate_bytes, ring.retention_seconds, ring.key_retention_seconds)
+        return Keeper(source, RingKeeper(space), self._settings.relay.backlog_seconds, stopping)
 
     def worker(self, source: Source, number: int, stopping: threading.Event) -> Worker:
         tenure = tenure_of(self._settings.relay)

@@ -11,6 +11,7 @@ import structlog
 
 from ferryman.migrations import chains
 from ferryman.relay import metrics
+from ferryman.relay.rebase import identify
 from ferryman.relay.store import lanes
 from ferryman.runtime import postgres
 from ferryman.runtime.errors import FerrymanError
@@ -38,6 +39,8 @@ class Source:
         """A connection of its own for a worker: transactions are opened one by one."""
         with postgres.connect(self.settings, "relay", autocommit=True) as connection:
             chains.check(connection)
+            if warning := identify(connection).warning:
+                log.warning("timeline changed", source=self.name, warning=warning)
             yield connection
 
     def away(self, error: FerrymanError) -> None:

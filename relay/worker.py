@@ -16,7 +16,7 @@ from ferryman.relay.lanes import LaneWorker, Tenure, Turn
 from ferryman.relay.source import Source, translated
 from ferryman.relay.store import lanes, reading
 from ferryman.runtime.backoff import Backoff
-from ferryman.runtime.errors import FerrymanError, Misconfigured
+from ferryman.runtime.errors import Misconfigured
 from ferryman.runtime.settings import Relay
 
 log = structlog.get_logger(__name__)

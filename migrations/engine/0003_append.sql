@@ -8,15 +8,33 @@ CREATE TABLE ferryman.outbox_key (
     PRIMARY KEY (type, idempotency_key)
 );
 
--- Says what is wrong with an entry, in the words of its writer.
-CREATE FUNCTION ferryman.outbox_check(
-    topic text, key text, type text, bytes integer, headers jsonb, max_bytes integer
-) RETURNS void LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$
+-- What is wrong with headers; NULL of such as are well.
+CREATE FUNCTION ferryman.outbox_headers_fault(headers jsonb) RETURNS text LANGUAGE plpgsql STABLE PARALLEL SAFE AS $$
 DECLARE
     ours CONSTANT text[] := '{ce_id,ce_type,ce_source,ce_specversion,ce_time,content-type}';
-    wrong text := CASE
+BEGIN
+    RETURN CASE
+        WHEN jsonb_typeof(headers) <> 'object' THEN 'its headers are not an object'
+        WHEN pg_column_size(headers) > 30000 THEN 'its headers have more than 30000 bytes'
+        ELSE (
+            SELECT CASE
+                WHEN h.key = ANY (ours) THEN 'the relay sets this header itself: ' || h.key
+                ELSE 'this header is not text: ' || h.key
+            END
+            FROM jsonb_each(headers) h WHERE h.key = ANY (ours) OR jsonb_typeof(h.value) <> 'string' LIMIT 1
+        )
+    END;
+END $$;
+
+-- What is wrong with an entry, in the words of its writer; NULL of one that is well. One expression, so that PostgreSQL
+-- inlines it where it is used; and no regular expression: that took longer than everything else here together.
+CREATE FUNCTION ferryman.outbox_fault(
+    topic text, key text, type text, bytes integer, headers jsonb, max_bytes integer
+) RETURNS text LANGUAGE sql STABLE PARALLEL SAFE AS $$
+    SELECT CASE
         WHEN topic IS NULL THEN 'it has no topic'
-        WHEN topic !~ '^[a-zA-Z0-9._-]{1,249}$' OR topic IN ('.', '..') THEN
+        WHEN octet_length(topic) NOT BETWEEN 1 AND 249 OR topic IN ('.', '..') OR
+             translate(topic, 'abcdefghijklmnopqrstuvwxyz.-_0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ', '') <> '' THEN
             'Kafka refuses its topic: a name has 1 to 249 letters, digits, dots, underscores or hyphens'
         WHEN key IS NULL THEN 'it has no key'
         WHEN octet_length(key) > 2000 THEN 'its key has ' || octet_length(key) || ' bytes, and 2000 is the most'
@@ -24,27 +42,20 @@ DECLARE
         WHEN bytes IS NULL THEN 'it has no payload'
         WHEN bytes > max_bytes THEN
             'its payload has ' || bytes || ' bytes, and ' || max_bytes || ' is the most (outbox_state.max_payload_bytes)'
-    END;
+        WHEN headers <> '{}' THEN ferryman.outbox_headers_fault(headers)
+    END
+$$;
+
+-- Fails the writer with the fault. STRICT: where there is none it is not even called.
+CREATE FUNCTION ferryman.outbox_refuse(fault text, number bigint DEFAULT 1, many bigint DEFAULT 1)
+    RETURNS boolean LANGUAGE plpgsql STRICT AS $$
 BEGIN
-    IF wrong IS NULL AND headers <> '{}' THEN
-        wrong := CASE
-            WHEN jsonb_typeof(headers) <> 'object' THEN 'its headers are not an object'
-            WHEN pg_column_size(headers) > 30000 THEN 'its headers have more than 30000 bytes'
-            ELSE (
-                SELECT CASE
-                    WHEN h.key = ANY (ours) THEN 'the relay sets this header itself: ' || h.key
-                    ELSE 'this header is not text: ' || h.key
-                END
-                FROM jsonb_each(headers) h WHERE h.key = ANY (ours) OR jsonb_typeof(h.value) <> 'string' LIMIT 1
-            )
-        END;
-    END IF;
-    IF wrong IS NOT NULL THEN
-        RAISE invalid_parameter_value USING MESSAGE = 'the message cannot be appended: ' || wrong;
-    END IF;
+    RAISE invalid_parameter_value USING MESSAGE = 'the message cannot be appended: ' || fault ||
+        CASE WHEN many > 1 THEN format(' (message %s of %s)', number, many) ELSE '' END;
 END $$;
 
 -- Appends one entry and returns its id; with an idempotency key that its type has used, the id of the first.
+-- `s.one` tells the planner that the state is one row: else it may think a plan made anew for each call the cheaper.
 CREATE FUNCTION ferryman.outbox_append(
     topic text, key text, type text, payload bytea, headers jsonb DEFAULT '{}', id uuid DEFAULT NULL,
     idempotency_key text DEFAULT NULL, content_type text DEFAULT NULL
@@ -52,12 +63,11 @@ CREATE FUNCTION ferryman.outbox_append(
 #variable_conflict use_variable
 DECLARE
     entry uuid := coalesce(id, gen_random_uuid());
-    current_segment smallint;
-    max_bytes integer;
 BEGIN
-    SELECT s.segment, s.max_payload_bytes INTO current_segment, max_bytes FROM ferryman.outbox_state s;
-    PERFORM ferryman.outbox_check(topic, key, type, octet_length(payload), headers, max_bytes);
     IF idempotency_key IS NOT NULL THEN
+        PERFORM ferryman.outbox_refuse(
+            ferryman.outbox_fault(topic, key, type, octet_length(payload), headers, s.max_payload_bytes)
+        ) FROM ferryman.outbox_state s WHERE s.one;
         INSERT INTO ferryman.outbox_key (type, idempotency_key, id) VALUES (type, idempotency_key, entry)
         ON CONFLICT ON CONSTRAINT outbox_key_pkey DO NOTHING;
         IF NOT FOUND THEN
@@ -65,53 +75,79 @@ BEGIN
         END IF;
     END IF;
     INSERT INTO ferryman.outbox (segment, lane, id, topic, key, type, payload, headers, content_type)
-    VALUES (current_segment, ferryman.outbox_lane(key), entry, topic, key, type, payload, coalesce(headers, '{}'),
-            content_type);
+    SELECT s.segment, ferryman.outbox_lane(key), entry, topic, key, type, payload, coalesce(headers, '{}'), content_type
+    FROM ferryman.outbox_state s
+    WHERE s.one AND ferryman.outbox_refuse(
+        ferryman.outbox_fault(topic, key, type, octet_length(payload), headers, s.max_payload_bytes)
+    ) IS NULL;
+    IF NOT FOUND THEN
+        RAISE 'nothing was appended: ferryman.outbox_state has lost its row';
+    END IF;
     RETURN entry;
 END $$;
 
--- The same for many entries at once, in the order of the arrays; returns their ids in that order.
+-- The same for many entries at once, in the order of the arrays; returns their ids in that order. An array that is
+-- NULL, or that ends early, is as if the rest of it were NULL.
 CREATE FUNCTION ferryman.outbox_append_many(
-    topics text[], keys text[], types text[], payloads bytea[], headers jsonb[], ids uuid[],
-    idempotency_keys text[], content_types text[]
-) RETURNS SETOF uuid LANGUAGE plpgsql AS $$
+    topics text[], keys text[], types text[], payloads bytea[], headers jsonb[] DEFAULT NULL, ids uuid[] DEFAULT NULL,
+    idempotency_keys text[] DEFAULT NULL, content_types text[] DEFAULT NULL
+) RETURNS uuid[] LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
-    entries uuid[] := (SELECT array_agg(coalesce(u.id, gen_random_uuid()) ORDER BY u.n)
-                       FROM unnest(ids) WITH ORDINALITY u (id, n));
-    known uuid[] := entries;
+    many CONSTANT bigint := coalesce(cardinality(keys), 0);
+    known uuid[] := ARRAY(
+        SELECT coalesce(m.id, gen_random_uuid()) FROM unnest(keys, ids) WITH ORDINALITY m (key, id, n) ORDER BY m.n
+    );
+    entries CONSTANT uuid[] := known;
+    again boolean[];
     state ferryman.outbox_state;
 BEGIN
-    SELECT * INTO state FROM ferryman.outbox_state;
-    PERFORM ferryman.outbox_check(m.topic, m.key, m.type, octet_length(m.payload), m.headers, state.max_payload_bytes)
-    FROM unnest(topics, keys, types, payloads, headers) m (topic, key, type, payload, headers);
+    SELECT * INTO STRICT state FROM ferryman.outbox_state;
     IF EXISTS (SELECT FROM unnest(idempotency_keys) k WHERE k IS NOT NULL) THEN
+        PERFORM ferryman.outbox_refuse(
+            ferryman.outbox_fault(m.topic, m.key, m.type, octet_length(m.payload), m.headers, state.max_payload_bytes),
+            m.n, many
+        ) FROM unnest(topics, keys, types, payloads, headers) WITH ORDINALITY
+               m (topic, key, type, payload, headers, n);
         -- Sorted, so that two writers who use the same keys wait for one another and do not deadlock.
-        INSERT INTO ferryman.outbox_key (type, idempotency_key, id)
-        SELECT m.type, m.idempotency_key, m.id
-        FROM unnest(types, idempotency_keys, entries) WITH ORDINALITY m (type, idempotency_key, id, n)
-        WHERE m.idempotency_key IS NOT NULL ORDER BY m.type, m.idempotency_key, m.n
-        ON CONFLICT ON CONSTRAINT outbox_key_pkey DO NOTHING;
-        known := (
-            SELECT array_agg(coalesce(k.id, m.id) ORDER BY m.n)
+        WITH first AS (
+            SELECT DISTINCT ON (m.type, m.idempotency_key) m.type, m.idempotency_key, m.id, m.n
             FROM unnest(types, idempotency_keys, entries) WITH ORDINALITY m (type, idempotency_key, id, n)
-            LEFT JOIN ferryman.outbox_key k ON k.type = m.type AND k.idempotency_key = m.idempotency_key
+            WHERE m.idempotency_key IS NOT NULL ORDER BY m.type, m.idempotency_key, m.n
+        ), added AS (
+            INSERT INTO ferryman.outbox_key (type, idempotency_key, id)
+            SELECT f.type, f.idempotency_key, f.id FROM first f ORDER BY f.type, f.idempotency_key
+            ON CONFLICT ON CONSTRAINT outbox_key_pkey DO NOTHING RETURNING type, idempotency_key
+        ), appended AS (
+            SELECT f.n FROM first f JOIN added USING (type, idempotency_key)
+        )
+        SELECT array_agg(m.idempotency_key IS NOT NULL AND a.n IS NULL ORDER BY m.n) INTO again
+        FROM unnest(idempotency_keys) WITH ORDINALITY m (idempotency_key, n) LEFT JOIN appended a ON a.n = m.n;
+        -- A statement of its own, to see what the writers that were waited for have committed.
+        known := ARRAY(
+            SELECT coalesce(k.id, m.id)
+            FROM unnest(types, idempotency_keys, entries) WITH ORDINALITY m (type, idempotency_key, id, n)
+            LEFT JOIN ferryman.outbox_key k ON k.type = m.type AND k.idempotency_key = m.idempotency_key ORDER BY m.n
         );
     END IF;
     INSERT INTO ferryman.outbox (segment, lane, id, topic, key, type, payload, headers, content_type)
     SELECT state.segment, ferryman.outbox_lane(m.key), m.id, m.topic, m.key, m.type, m.payload,
            coalesce(m.headers, '{}'), m.content_type
-    FROM unnest(topics, keys, types, payloads, headers, entries, known, content_types) WITH ORDINALITY
-         m (topic, key, type, payload, headers, id, known, content_type, n)
-    WHERE m.id = m.known ORDER BY m.n;
-    RETURN QUERY SELECT u.id FROM unnest(known) WITH ORDINALITY u (id, n) ORDER BY u.n;
+    FROM unnest(topics, keys, types, payloads, headers, entries, content_types, again) WITH ORDINALITY
+         m (topic, key, type, payload, headers, id, content_type, again, n)
+    WHERE m.again IS NOT TRUE AND ferryman.outbox_refuse(
+        ferryman.outbox_fault(m.topic, m.key, m.type, octet_length(m.payload), m.headers, state.max_payload_bytes),
+        m.n, many
+    ) IS NULL ORDER BY m.n;
+    RETURN known;
 END $$;
 
 -- Entries that come another way (INSERT, COPY) have no lane yet: they are checked too, and get theirs here.
 CREATE FUNCTION ferryman.outbox_guard() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    PERFORM ferryman.outbox_check(NEW.topic, NEW.key, NEW.type, octet_length(NEW.payload), NEW.headers,
-                                  (SELECT max_payload_bytes FROM ferryman.outbox_state));
+    PERFORM ferryman.outbox_refuse(
+        ferryman.outbox_fault(NEW.topic, NEW.key, NEW.type, octet_length(NEW.payload), NEW.headers, s.max_payload_bytes)
+    ) FROM ferryman.outbox_state s WHERE s.one;
     NEW.lane := ferryman.outbox_lane(NEW.key);
     RETURN NEW;
 END $$;

@@ -20,6 +20,12 @@ SELECT extract(epoch FROM clock_timestamp() - min(w.taken_at))::float8
 FROM ferryman.outbox_lanes l JOIN ferryman.outbox_window w ON w.id = l.done
 """
 
+_SEGMENTS_IN_USE = """\
+-- relay.segments_in_use
+SELECT count(*) FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
+WHERE i.inhparent = 'ferryman.outbox'::regclass AND c.relname ~ '^outbox_[0-7]$' AND pg_relation_size(c.oid) > 0
+"""
+
 
 class Backlog(NamedTuple):
     """A topic's entries that are not published, by how they stand."""
@@ -44,3 +50,8 @@ def waiting(connection: Connection) -> int:
 def window_age_seconds(connection: Connection) -> float:
     """The age of the oldest window that a lane stands at."""
     return float(value(connection.execute(_WINDOW_AGE)) or 0)
+
+
+def segments_in_use(connection: Connection) -> int:
+    """How many of the ring's eight hold entries."""
+    return int(value(connection.execute(_SEGMENTS_IN_USE)))

@@ -57,7 +57,7 @@ _SERVICES = {"relay": "ferryman.relay.service:Relay"}
 
 def _service(name: str, found: Settings) -> Service:
     target = _load(_SERVICES.get(name, name))
-    if not hasattr(target, "run") and callable(target):
+    if isinstance(target, type) or (not hasattr(target, "run") and callable(target)):
         target = target(found)
     if not (callable(getattr(target, "run", None)) and isinstance(getattr(target, "name", None), str)):
         raise Misconfigured(
