@@ -79,16 +79,21 @@ class Cluster:
             if before.state is State.OPEN and not before.allows(self.clock()):
                 return  # another worker said so already
             self._breakers[destination] = before.failed(self.clock(), reason)
-        metrics.BREAKER_OPEN.labels(destination).set(1)
+        metrics.BREAKER_OPEN.labels(_said(destination)).set(1)
         if destination:
             self.topics.forget(destination)
         if before.opened_at is None:
-            log.warning("breaker opened", destination=destination or "kafka", reason=reason)
+            log.warning("breaker opened", destination=_said(destination), reason=reason)
 
     def succeeded(self, destination: str) -> None:
         with self._lock:
             before = self._breakers.pop(destination, None)
         if before is not None:
-            metrics.BREAKER_OPEN.labels(destination).set(0)
-            log.info("breaker closed", destination=destination or "kafka",
+            metrics.BREAKER_OPEN.labels(_said(destination)).set(0)
+            log.info("breaker closed", destination=_said(destination),
                      outage_seconds=round(before.outage_seconds(self.clock()), 1))  # fmt: skip
+
+
+def _said(destination: str) -> str:
+    """As logs and metrics name it."""
+    return destination or "kafka"

@@ -2,6 +2,7 @@
 stood near it.
 """
 
+import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import InitVar, dataclass, field
 
@@ -36,19 +37,21 @@ class Delivery:
 
     publisher: Publisher
     cluster: Cluster
-    until: float
+    seconds: float
     avoided: InitVar[Mapping[str, str]]
     parked_topics: Collection[tuple[int, str]] = ()
     unordered: Collection[str] = ()
     replay: int | None = None
     outcomes: dict[int, Outcome] = field(default_factory=dict)
     parked: set[Place] = field(default_factory=set)
+    _until: float = 0.0
     _sent: list[Sequence[Entry]] = field(default_factory=list)
     _refused: dict[str, TopicUnavailable] = field(default_factory=dict)
     _away: Unknown | None = None
     _comfortable: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self, avoided: Mapping[str, str]) -> None:
+        self._until = time.monotonic() + self.seconds
         self._refused.update({topic: TopicUnavailable(reason) for topic, reason in avoided.items()})
 
     def send(self, entries: Sequence[Entry]) -> None:
@@ -64,19 +67,18 @@ class Delivery:
 
     def finish(self) -> None:
         """Waits for the acknowledgements, and finds the culprits when there are none."""
-        for _ in range(_MOST_ROUNDS):
-            cut = self.publisher.flush(self.until)
+        for left in reversed(range(_MOST_ROUNDS)):
+            cut = self.publisher.flush(self._until)
             sent, self._sent = self._sent, []
             if cut is None:
                 self._acknowledged(sent)
                 return
-            self._resolve(cut, sent)
-        self._give_up([entry for batch in self._sent for entry in batch], "it was cut short again and again")
-        self.publisher.close()
+            self._until = time.monotonic() + self.seconds
+            self._resolve(cut, sent, singly=not left)
 
     def _hand_over(self, entries: Sequence[Entry]) -> None:
         self._sent.append(entries)
-        self.publisher.produce(entries, self.until, self.replay)
+        self.publisher.produce(entries, self._until, self.replay)
 
     def _acknowledged(self, sent: Sequence[Sequence[Entry]]) -> None:
         """A topic that was on probation is well again."""
@@ -118,8 +120,8 @@ class Delivery:
             self.outcomes[entry[0]] = Rejected(words)
         return size > limit
 
-    def _resolve(self, cut: Cut, sent: Sequence[Sequence[Entry]]) -> None:
-        """Culprits singly, in order; then all the others once more.
+    def _resolve(self, cut: Cut, sent: Sequence[Sequence[Entry]], *, singly: bool) -> None:
+        """Culprits singly, in order; then all the others once more: singly too when it was cut short again and again.
 
         Every entry of a place of which one was not acknowledged counts: a duplicate more rather than one less.
         """
@@ -130,8 +132,11 @@ class Delivery:
             return
         culprits = self._accuse(cut)
         for entry in missing:
-            if place_of(entry) in culprits and not self._set_aside(entry):
+            if (singly or place_of(entry) in culprits) and not self._set_aside(entry):
                 self._send_singly(entry)
+        if singly:
+            return
+        self._until = time.monotonic() + self.seconds
         rest = [entry for entry in missing if place_of(entry) not in culprits and not self._set_aside(entry)]
         if rest:
             self._hand_over(rest)
@@ -153,8 +158,12 @@ class Delivery:
 
     def _send_singly(self, entry: Entry) -> None:
         """Alone, an error is its own: only now is an attempt charged."""
-        self.publisher.produce([entry], self.until, self.replay)
-        cut = self.publisher.flush(self.until)
+        if time.monotonic() > self._until:  # the others of a long line of culprits have their turn later
+            self.outcomes[entry[0]] = Unknown("there was no time left to send it again")
+            return
+        until = time.monotonic() + self.seconds
+        self.publisher.produce([entry], until, self.replay)
+        cut = self.publisher.flush(until)
         if cut is None:
             return
         if cut.timed_out:
@@ -171,10 +180,10 @@ class Delivery:
         self.outcomes[entry[0]] = outcome
 
     def _judge_silence(self, cut: Cut, missing: Sequence[Entry], topics: set[str]) -> None:
-        """The deadline passed. Where other topics were served the silent ones are at fault, else the cluster is."""
+        """The deadline passed. Where several topics are all silent the cluster is at fault, else the silent ones are."""
         silent = {entry[2] for entry in missing}
         reason = self.cluster.topics.answers(_ANSWER_SECONDS)
-        if reason is None and silent != topics:
+        if reason is None and (silent != topics or len(topics) == 1):
             for topic in silent:
                 self._refuse(topic, stored_error(f"topic {topic} acknowledges nothing: {cut.why}"))
         else:

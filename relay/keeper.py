@@ -29,7 +29,7 @@ class Keeper:
     backlog_seconds: float
     stopping: threading.Event
     _look_at: float = 0.0
-    _alarms: dict[int, str] = field(default_factory=dict)
+    _alarms: dict[int, tuple[str, float]] = field(default_factory=dict)
 
     def run(self) -> None:
         while not self.stopping.is_set():
@@ -59,7 +59,14 @@ class Keeper:
             log.info("segment truncated", source=name, segment=kept.truncated.segment,
                      entries=kept.truncated.entries, moved=kept.truncated.moved)  # fmt: skip
             self._alarms.pop(kept.truncated.segment, None)
-        if kept.alarm and self._alarms.get(kept.alarm.segment) != kept.alarm.message:
-            self._alarms[kept.alarm.segment] = kept.alarm.message
-            log.error("segment kept", source=name, problem=kept.alarm.message, remedy=kept.alarm.remedy)
+        if alarm := kept.alarm:
+            if self._alarms.get(alarm.segment, ("", 0.0))[0] != alarm.message:
+                log.error("segment kept", source=name, problem=alarm.message, remedy=alarm.remedy)
+            self._alarms[alarm.segment] = (alarm.message, time.monotonic())
+        self._forget_alarms()
         metrics.RING_ALARMS.labels(name).set(len(self._alarms))
+
+    def _forget_alarms(self) -> None:
+        """One that is not raised again is over: another replica emptied the segment."""
+        oldest = time.monotonic() - 2 * self.ring.space.alarm_seconds
+        self._alarms = {segment: each for segment, each in self._alarms.items() if each[1] > oldest}

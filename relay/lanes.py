@@ -16,13 +16,12 @@ from ferryman.relay.cluster import Cluster
 from ferryman.relay.delivery import Delivery
 from ferryman.relay.kafka import Publisher
 from ferryman.relay.model import LANES, Claim, Entry, Walk, Window, walks
-from ferryman.relay.policy import Rejected, Retries, Retry, Unknown
+from ferryman.relay.policy import PAUSED, Rejected, Retries, Retry, Unknown
 from ferryman.relay.settling import Settled, settle_exceptions, settle_walks
 from ferryman.relay.store import exceptions, lanes, reading
 
 _MOST_BYTES = 32 * 1024 * 1024
 _LONG_WAY = 10_000
-_POSTPONED = 1.0
 WHOLE_OUTBOX = ""
 
 
@@ -42,7 +41,7 @@ class Tenure:
     @property
     def idle_seconds(self) -> float:
         """The server ends a claim whose worker says nothing for longer than its deadlines can take."""
-        return 3 * self.deadline_seconds + 10
+        return 6 * self.deadline_seconds + 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +84,7 @@ class LaneWorker:
         self._counted_at = 0.0
         self._in_line = False
         self._retried = False
+        self._was_busy = False
 
     def run_once(self) -> Turn:
         """One turn. What fails is tried again in turns of its own, so that the others' numbers come after it.
@@ -96,7 +96,7 @@ class LaneWorker:
             claim = self._claim()
             if not claim.cursors or WHOLE_OUTBOX in claim.paused:
                 return Turn()
-            avoided = dict.fromkeys(claim.paused, "it is paused") | self._cluster.blocked()
+            avoided = dict.fromkeys(claim.paused, PAUSED) | self._cluster.blocked()
             freed = {place for place in claim.parked_topics if place[1] not in avoided}
             self._retried = not self._retried and (claim.due or bool(freed))
             return self._retry(claim, avoided, freed) if self._retried else self._walk(claim, avoided)
@@ -104,7 +104,7 @@ class LaneWorker:
     def _claim(self) -> Claim:
         """At most its share of the lanes, so that others find some: first those that it left unfinished."""
         tenure, began = self._tenure, time.monotonic()
-        if began - self._counted_at > 1:
+        if self._was_busy and began - self._counted_at > 1:
             self._most = math.ceil(LANES / max(2, lanes.count_workers(self._connection)))
             self._counted_at = began
         if self._in_line and not lanes.queue(self._connection, self._preferred[0], wait_seconds=2 * tenure.seconds):
@@ -171,23 +171,21 @@ class LaneWorker:
 
     def _retry(self, claim: Claim, avoided: Mapping[str, str], freed: set[tuple[int, str]]) -> Turn:
         """What is due, and what waits for a topic that may be tried again."""
-        most = self._tenure.batch_entries
+        most, on_probation, overdue = self._tenure.batch_entries, self._on_probation(freed), list[str]()
         if self._tenure.max_outage_seconds is not None:
             age = self._tenure.max_outage_seconds
-            exceptions.fail_outages(self._connection, claim.lanes, claim.paused, age, most)
-        for topics, count in ((freed - self._on_probation(freed), most), (self._on_probation(freed), 1)):
+            overdue = exceptions.fail_outages(self._connection, on_probation, age, most)
+        for topics, count in ((freed - on_probation, most), (on_probation, 1)):
             exceptions.release_topics(self._connection, topics, count)
         due = exceptions.read_due(self._connection, claim.lanes, most)
-        exceptions.postpone(self._connection, [each.entry for each in due if each.entry.topic in avoided], _POSTPONED)
-        now = [each for each in due if each.entry.topic not in avoided]
         delivery = self._delivery(claim, avoided)
         delivery.parked_topics = ()
-        for replay in {each.replay for each in now}:
+        for replay in {each.replay for each in due}:
             delivery.replay = replay
-            delivery.send([each.entry for each in now if each.replay == replay])
+            delivery.send([each.entry for each in due if each.replay == replay])
             self._finish(delivery)
-        settled = settle_exceptions(self._connection, now, delivery, self._tenure.retries, most)
-        return self._count(claim, delivery, settled, retried=bool(due))
+        settled = settle_exceptions(self._connection, due, delivery, self._tenure.retries, most)
+        return self._count(claim, delivery, settled, overdue=overdue, retried=bool(due))
 
     def _on_probation(self, freed: set[tuple[int, str]]) -> set[tuple[int, str]]:
         """Of a topic that was refused, one entry is tried first."""
@@ -198,7 +196,7 @@ class LaneWorker:
         return Delivery(
             publisher=self._publisher,
             cluster=self._cluster,
-            until=time.monotonic() + self._tenure.deadline_seconds,
+            seconds=self._tenure.deadline_seconds,
             avoided=avoided,
             parked_topics=claim.parked_topics,
             unordered=self._tenure.unordered,
@@ -209,16 +207,19 @@ class LaneWorker:
         delivery.finish()
         metrics.PUBLISH_SECONDS.labels(self._source).observe(time.monotonic() - began)
 
-    def _count(self, claim: Claim, delivery: Delivery, settled: Settled, *, retried: bool = False) -> Turn:
+    def _count(
+        self, claim: Claim, delivery: Delivery, settled: Settled, *, overdue: Sequence[str] = (), retried: bool = False
+    ) -> Turn:
         outcomes, tried = delivery.outcomes, settled.entries
         delivered = [entry for entry in tried if entry[0] not in outcomes] if outcomes else tried
+        self._was_busy = bool(delivered)
         metrics.published(self._source, delivered)
         metrics.outcomes(self._source, [(entry[2], outcomes[entry[0]]) for entry in tried if entry[0] in outcomes])
-        metrics.dead(self._source, settled.dead)
+        metrics.dead(self._source, [*(entry.topic for entry in settled.dead), *overdue])
         return Turn(
             lanes=frozenset(claim.lanes),
             published=len(delivered),
-            failed=sum(isinstance(outcome, Retry | Rejected) for outcome in outcomes.values()),
+            failed=sum(isinstance(outcome, Retry | Rejected) for outcome in outcomes.values()) + len(overdue),
             unknown=sum(isinstance(outcome, Unknown) for outcome in outcomes.values()),
             retried=retried,
         )

@@ -75,8 +75,8 @@ def outcomes(source: str, which: Iterable[tuple[str, Outcome]]) -> None:
         kinds[kind].labels(source, topic).inc(times)
 
 
-def dead(source: str, entries: Sequence[Entry]) -> None:
-    for topic, times in Tally(map(_TOPIC, entries)).items():
+def dead(source: str, topics: Iterable[str]) -> None:
+    for topic, times in Tally(topics).items():
         FAILED.labels(source, topic).inc(times)
 
 

@@ -9,6 +9,8 @@ from ferryman.runtime.errors import Permanent, Transient, Unreachable
 from ferryman.runtime.redaction import redact
 
 MOST_ERROR_CHARACTERS = 500
+PAUSED = "it is paused"
+"""Why entries wait for a topic that a person held back."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from ferryman.runtime.kafka import client_config
 from ferryman.runtime.life import Life
 from ferryman.runtime.settings import Settings
 
-_SUPERVISION_SECONDS = 0.2
+_SUPERVISION_SECONDS = 0.25
 
 
 class Relay:
@@ -39,7 +39,7 @@ class Relay:
         """Until it should stop: then each worker settles the batch in flight, and no lane stays locked."""
         workers = [self.worker(source, n, life.stopping) for source in self.sources for n in self._numbers]
         crew = _Crew(workers, life.stopping)
-        keepers = [self._keeper(source, life.stopping) for source in self.sources]
+        keepers = [self.keeper(source, life.stopping) for source in self.sources]
         crew.start()
         looking_after = [threading.Thread(target=keeper.run, daemon=True) for keeper in keepers]
         for thread in looking_after:
@@ -55,7 +55,7 @@ class Relay:
         if crew.error is not None:
             raise crew.error
 
-    def _keeper(self, source: Source, stopping: threading.Event) -> Keeper:
+    def keeper(self, source: Source, stopping: threading.Event) -> Keeper:
         ring = self._settings.relay.ring
         space = Space(ring.rotate_seconds, ring.rotate_bytes, ring.retention_seconds, ring.key_retention_seconds)
         return Keeper(source, RingKeeper(space), self._settings.relay.backlog_seconds, stopping)
@@ -160,6 +160,7 @@ def drain(settings: Settings, stopping: threading.Event, progress: Callable[[int
         raise crew.error
     for source in relay.sources:
         with source.connect() as connection:
+            relay.keeper(source, stopping).run_once(connection)
             total.waiting += backlog.waiting(connection)
     total.seconds = time.monotonic() - began
     return total

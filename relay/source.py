@@ -19,7 +19,7 @@ from ferryman.runtime.settings import Relay, Settings
 
 log = structlog.get_logger(__name__)
 
-_FULL_LOOK_SECONDS = 1.0
+_FULL_LOOK_SECONDS = 2.0
 
 
 @dataclass(slots=True)
@@ -57,7 +57,7 @@ class Source:
             metrics.CONNECTED.labels(self.name).set(1)
 
     def await_news(self, connection: lanes.Connection, every_seconds: float, stopping: threading.Event) -> None:
-        """Returns when there is something to publish, or after a second: then all lanes are looked at.
+        """Returns when there is something to publish, or after two seconds: then all lanes are looked at.
 
         One worker asks the database, with one cheap statement; the others wait for what it finds.
         """

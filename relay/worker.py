@@ -75,6 +75,7 @@ class Worker:
             while not self.stopping.is_set():
                 self.progress_at = now = time.monotonic()
                 if not self._cluster_answers():
+                    self.source.served()  # as far as anything asks it
                     self.stopping.wait(_CLUSTER_WAIT_SECONDS)
                     continue
                 turn = turns.run_once()

@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import click
+from prometheus_client import Metric
 
+import ferryman.relay.metrics  # noqa: F401 - they are in the registry once it was imported
 from ferryman.cli.app import COMMANDS, app
 from ferryman.runtime.errors import env_name
 from ferryman.runtime.metrics import REGISTRY
@@ -49,7 +51,7 @@ def metrics() -> str:
     rows = [
         "| metric | kind | labels | meaning |",
         "|---|---|---|---|",
-        *(f"| `{each.name}` | {each.type} | {_labels(each.name)} | {each.documentation} |" for each in ours),
+        *(f"| `{_shown(each)}` | {each.type} | {_labels(each.name)} | {each.documentation} |" for each in ours),
     ]
     intro = "Every process serves them on `/metrics`, beside those of the process and of Python."
     return _page("Metrics", intro, *rows)
@@ -82,6 +84,11 @@ def _default(value: Any, unit: str) -> str:
         return str(value).lower()
     shown = re.sub(r"\.0$", "", str(value)) if value not in (None, "", {}) else "none"
     return f"{shown} {unit}".strip()
+
+
+def _shown(metric: Metric) -> str:
+    """The name to ask for: the library keeps a counter's without its ending."""
+    return f"{metric.name}_total" if metric.type == "counter" else metric.name
 
 
 def _labels(name: str) -> str:

@@ -15,8 +15,11 @@ import click
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
-from ferryman.cli.app import COMMANDS, app
+from ferryman.cli import wiring
+from ferryman.runtime import health
 from ferryman.runtime.errors import FerrymanError
+from ferryman.runtime.life import Life
+from ferryman.runtime.settings import Health
 from ferryman.testing import docker, registry
 from support.compose import (
     COMPOSE,
@@ -30,7 +33,13 @@ from support.compose import (
     listeners,
     mounts,
     ours,
+    parse_command_line,
+    probe,
     published,
+    put,
+    running,
+    seconds,
+    serving,
     settings_of,
     texts,
 )
@@ -92,14 +101,50 @@ def refused_commands(compose: Compose) -> list[str]:
     problems = []
     for name in ours(compose):
         try:
-            context = click.Context(app, info_name="ferryman")
-            found, command, arguments = app.resolve_command(context, list(compose["services"][name]["command"]))
-            assert found in COMMANDS
-            assert command
-            command.make_context(found, arguments, parent=context)
+            parse_command_line(compose["services"][name]["command"])
         except click.ClickException as error:
             problems.append(f"{name}: {error.format_message()}")
     return problems
+
+
+def services_that_cannot_be_made(compose: Compose) -> list[str]:
+    """What `ferryman run` makes before anything is connected."""
+    problems = []
+    for name in serving(compose):
+        run, *named = compose["services"][name]["command"]
+        try:
+            assert run == "run"
+            wiring.services(named, settings_of(compose, name))
+        except FerrymanError as error:
+            problems.append(f"{name}: {error}")
+    return problems
+
+
+def health_that_no_other_container_reaches(compose: Compose) -> list[str]:
+    anywhere = "0.0.0.0"  # noqa: S104 - in the container
+    return [name for name in serving(compose) if settings_of(compose, name).health.host != anywhere]
+
+
+def services_that_are_killed_while_they_drain(compose: Compose) -> list[str]:
+    """Without a word of ours, Docker waits for ten seconds."""
+    waits = {name: seconds(compose["services"][name].get("stop_grace_period", "10s")) for name in serving(compose)}
+    return [name for name, wait in waits.items() if wait <= settings_of(compose, name).service.drain_seconds]
+
+
+def services_that_cannot_have_replicas(compose: Compose) -> list[str]:
+    fixed = {"container_name", "ports"}
+    return [name for name in serving(compose) if fixed & compose["services"][name].keys()]
+
+
+def services_that_start_too_early(compose: Compose) -> list[str]:
+    needed = {("migrate", "service_completed_successfully"), ("kafka", "service_healthy")}
+    return [
+        name for name in serving(compose) if needed - {each[1:] for each in dependencies(compose) if each[0] == name}
+    ]
+
+
+def services_that_stay_away(compose: Compose) -> list[str]:
+    return [name for name in running(compose) if compose["services"][name].get("restart") != "unless-stopped"]
 
 
 def unknown_dependencies(compose: Compose) -> list[str]:
@@ -112,8 +157,7 @@ def dependencies_that_never_get_healthy(compose: Compose) -> list[str]:
 
 
 def servers_of_unknown_health(compose: Compose) -> list[str]:
-    servers = compose["services"].keys() - ours(compose)
-    return [name for name in servers if not has_healthcheck(compose["services"][name])]
+    return [name for name in running(compose) if not has_healthcheck(compose["services"][name])]
 
 
 def has_healthcheck(service: Mapping[str, Any]) -> bool:
@@ -147,6 +191,12 @@ CHECKS: dict[str, Check] = {
     "every port is bound to this machine": ports_open_to_others,
     "the settings accept the environment of our services": refused_settings,
     "the command line accepts the commands of our services": refused_commands,
+    "the services that our containers run can be made": services_that_cannot_be_made,
+    "other containers reach the health of our services": health_that_no_other_container_reaches,
+    "our services may drain for as long as they are told": services_that_are_killed_while_they_drain,
+    "our services can have replicas": services_that_cannot_have_replicas,
+    "our services wait for the schema and for Kafka": services_that_start_too_early,
+    "what runs comes back by itself": services_that_stay_away,
     "every service that is waited for exists": unknown_dependencies,
     "every service that is waited for to be healthy can be": dependencies_that_never_get_healthy,
     "every server says whether it is healthy": servers_of_unknown_health,
@@ -166,9 +216,22 @@ FAULTS: Sequence[tuple[Check, str, Any]] = (
     (refused_settings, "services.migrate.environment.FERRYMAN_HEALTH__PORT", "a lot"),
     (refused_commands, "services.migrate.command", ["migrat"]),
     (refused_commands, "services.migrate.command", ["migrate", "--down"]),
+    (refused_settings, "services.relay.environment.FERRYMAN_RELAY__WORKERS", "0"),
+    (refused_commands, "services.relay.command", ["run"]),
+    (services_that_cannot_be_made, "services.relay.command", ["run", "relais"]),
+    (services_that_cannot_be_made, "services.relay.environment.FERRYMAN_DATABASE_URL", ""),
+    (health_that_no_other_container_reaches, "services.relay.environment.FERRYMAN_HEALTH__HOST", "127.0.0.1"),
+    (services_that_are_killed_while_they_drain, "services.relay.stop_grace_period", "20s"),
+    (services_that_are_killed_while_they_drain, "services.relay.environment.FERRYMAN_SERVICE__DRAIN_SECONDS", "40"),
+    (services_that_cannot_have_replicas, "services.relay.container_name", "relay"),
+    (services_that_cannot_have_replicas, "services.relay.ports", ["127.0.0.1:9464:9464"]),
+    (services_that_start_too_early, "services.relay.depends_on.migrate.condition", "service_started"),
+    (services_that_start_too_early, "services.relay.depends_on", {}),
+    (services_that_stay_away, "services.relay.restart", "on-failure"),
     (unknown_dependencies, "services.doctor.depends_on.zookeeper", {"condition": "service_healthy"}),
     (dependencies_that_never_get_healthy, "services.postgres.healthcheck", {"disable": True}),
     (servers_of_unknown_health, "services.grafana.healthcheck", {}),
+    (servers_of_unknown_health, "services.relay.healthcheck", {"disable": True}),
     (missing_files, "services.prometheus.volumes", ["./deploy/prometheus.yml:/etc/prometheus/prometheus.yml:ro"]),
     (undeclared_volumes, "services.prometheus.volumes", ["data:/prometheus"]),
     (services_with_rights, "services.doctor.read_only", False),
@@ -184,11 +247,7 @@ def test_in_the_compose_file(sentence: str) -> None:
 @pytest.mark.parametrize(("check", "place", "value"), FAULTS)
 def test_each_check_of_the_compose_file_finds_its_fault(check: Check, place: str, value: Any) -> None:
     faulty = copy.deepcopy(COMPOSE)
-    *way, last = place.split(".")
-    inner = faulty
-    for key in way:
-        inner = inner[key]
-    inner[last] = value
+    put(faulty, place, value)
     assert check(faulty)
 
 
@@ -196,14 +255,15 @@ def test_every_check_of_the_compose_file_has_a_fault_it_finds() -> None:
     assert {check for check, _, _ in FAULTS} == set(CHECKS.values())
 
 
-def test_our_services_are_told_where_the_servers_listen() -> None:
-    settings = settings_of(COMPOSE, "doctor")
+@pytest.mark.parametrize("name", ["doctor", "relay"])
+def test_our_services_are_told_where_the_servers_listen(name: str) -> None:
+    settings = settings_of(COMPOSE, name)
     assert settings.database_url
     database = conninfo_to_dict(settings.database_url.get_secret_value())
     server = COMPOSE["services"]["postgres"]["environment"]
     assert (database["host"], database["port"]) == ("postgres", "5432")
     assert (database["user"], database["dbname"]) == (server["POSTGRES_USER"], server["POSTGRES_DB"])
-    assert environment(COMPOSE, "doctor")["PGPASSWORD"] == interpolated(server["POSTGRES_PASSWORD"])
+    assert environment(COMPOSE, name)["PGPASSWORD"] == interpolated(server["POSTGRES_PASSWORD"])
     assert settings.kafka.bootstrap_servers == listeners("ADVERTISED_LISTENERS")["INTERNAL"]
     assert settings.registry_url == f"http://registry:8080{registry.API}"
 
@@ -226,3 +286,25 @@ def test_postgres_keeps_its_data_where_version_18_does() -> None:
 def test_migrate_runs_once_and_ends() -> None:
     assert COMPOSE["services"]["migrate"]["restart"] == "no"
     assert COMPOSE["services"]["migrate"]["depends_on"] == {"postgres": {"condition": "service_healthy"}}
+
+
+@pytest.mark.parametrize(("ready", "code"), [(True, 0), (False, 1)])
+def test_the_relays_health_check_believes_readyz(ready: bool, code: int) -> None:
+    life = Life("relay")
+    if ready:
+        life.ready()
+    with health.endpoint(Health(port=0), [life]) as url:
+        assert url
+        assert probe(health_check(), url.rpartition(":")[2]) == code
+
+
+def test_the_relays_health_check_fails_when_nobody_listens() -> None:
+    with health.endpoint(Health(port=0), []) as url:
+        assert url
+    assert probe(health_check(), url.rpartition(":")[2]) == 1
+
+
+def health_check() -> list[str]:
+    kind, *command = COMPOSE["services"]["relay"]["healthcheck"]["test"]
+    assert kind == "CMD"
+    return [part.replace("$$", "$") for part in command]

@@ -5,7 +5,6 @@ import os
 import re
 import shlex
 import subprocess
-import sys
 import tomllib
 from dataclasses import dataclass
 from fnmatch import fnmatch
@@ -19,7 +18,7 @@ from ferryman.runtime.errors import ENV_PREFIX
 from ferryman.runtime.life import Life
 from ferryman.runtime.settings import Health, Settings
 from ferryman.runtime.sources import load
-from support.compose import ROOT, is_pinned
+from support.compose import ROOT, is_pinned, probe
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
@@ -155,26 +154,18 @@ def test_the_health_check_believes_livez(seconds_since_progress: int, code: int)
     now[0] += seconds_since_progress
     with health.endpoint(Health(port=0), [life]) as url:
         assert url
-        assert run_health_check(url.rpartition(":")[2]) == code
+        assert probe(health_check(), url.rpartition(":")[2]) == code
 
 
 def test_the_health_check_fails_when_nobody_listens() -> None:
     with health.endpoint(Health(port=0), []) as url:
         assert url
-    assert run_health_check(url.rpartition(":")[2]) == 1
+    assert probe(health_check(), url.rpartition(":")[2]) == 1
 
 
 def health_check() -> list[str]:
     command: list[str] = json.loads(the("HEALTHCHECK").partition("CMD ")[2])
     return command
-
-
-def run_health_check(port: str) -> int:
-    """Where a proxy is set, as Docker sets one in every container when its user has one."""
-    program, *arguments = health_check()
-    assert program == "python"
-    variables = {"FERRYMAN_HEALTH__PORT": port, "http_proxy": "http://127.0.0.1:9"}
-    return subprocess.run([sys.executable, *arguments], env=variables, capture_output=True, check=False).returncode
 
 
 def is_ignored(path: str) -> bool:

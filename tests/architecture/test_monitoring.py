@@ -1,102 +1,407 @@
-"""Prometheus' and Grafana's files agree with the compose file and with the metrics there are."""
+"""Prometheus' and Grafana's files agree with the compose file, the command line and the metrics there are.
 
+As in `test_compose`, a check is a function to what is wrong, and `FAULTS` says that it would find it.
+"""
+
+import copy
 import json
 import re
+import shlex
 import sys
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
-from ferryman.runtime import metrics
+import ferryman.relay.metrics  # noqa: F401 - they are in the registry once it was imported
+from ferryman.runtime.metrics import REGISTRY
 from ferryman.runtime.settings import Settings
-from support.compose import COMPOSE, ROOT, environment, mounts, read_yaml
+from support.compose import COMPOSE, ROOT, environment, mounts, parse_command_line, put, read_yaml, serving, settings_of
 
-PROMETHEUS = read_yaml(ROOT / "deploy/prometheus/prometheus.yml")
-[DATASOURCE] = read_yaml(ROOT / "deploy/grafana/provisioning/datasources/prometheus.yml")["datasources"]
-[PROVIDER] = read_yaml(ROOT / "deploy/grafana/provisioning/dashboards/ferryman.yml")["providers"]
-DASHBOARDS = {path.name: json.loads(path.read_text()) for path in (ROOT / "deploy/grafana/dashboards").glob("*.json")}
-BY_PROMETHEUS = {"up"}
-WORDS_OF_PROMQL = {"and", "or", "unless", "bool", "offset", "by", "without", "on", "ignoring"}
+Files = dict[str, Any]
+Check = Callable[[Files], list[str]]
+
+FILES: Files = {
+    "compose": COMPOSE,
+    "prometheus": read_yaml(ROOT / "deploy/prometheus/prometheus.yml"),
+    "alerts": read_yaml(ROOT / "deploy/prometheus/alerts.yml"),
+    "datasource": read_yaml(ROOT / "deploy/grafana/provisioning/datasources/prometheus.yml")["datasources"][0],
+    "provider": read_yaml(ROOT / "deploy/grafana/provisioning/dashboards/ferryman.yml")["providers"][0],
+    "dashboards": {path.stem: json.loads(path.read_text()) for path in (ROOT / "deploy/grafana").rglob("*.json")},
+}
+OF_EVERY_TARGET = {"job", "instance"}
+SUFFIXES = {"counter": ["_total"], "histogram": ["_bucket", "_sum", "_count"], "summary": ["_sum", "_count"]}
+
+TOKEN = re.compile(
+    r'\s*("(?:[^"\\]|\\.)*"|\$__rate_interval|(?:\d+(?:ms|[smhdwy]))+|\d+(?:\.\d+)?|[A-Za-z_:][\w:]*|[=!]~|[=!<>]=|\S)'
+)
+NAME = r"[A-Za-z_:][\w:]*"
+RANGE = r"\$__rate_interval|(\d+(ms|[smhdwy]))+"
+OPERATORS = [{"and", "or", "unless"}, {"==", "!=", "<=", ">=", "<", ">"}, {"+", "-", "*", "/"}]
+AGGREGATIONS = {"sum", "min", "max", "avg", "count"}
+FUNCTIONS = {
+    "absent": (["vector"], "vector"),
+    "histogram_quantile": (["scalar", "vector"], "vector"),
+    "increase": (["range"], "vector"),
+    "label_replace": (["vector", "string", "string", "string", "string"], "vector"),
+    "rate": (["range"], "vector"),
+    "time": ([], "scalar"),
+}
 
 
-def test_prometheus_scrapes_what_it_can_reach() -> None:
-    known = {name.partition(":")[0] for name in COMPOSE["services"]["prometheus"]["extra_hosts"]}
-    for job in PROMETHEUS["scrape_configs"]:
-        for target in (target for each in job["static_configs"] for target in each["targets"]):
-            host, port = target.split(":")
-            assert host in known | set(COMPOSE["services"]) | {"localhost"}
-            assert job["job_name"] != "ferryman" or int(port) == Settings().health.port
+@dataclass
+class Query:
+    """As much of PromQL as the files use: brackets, types, functions, operators. Anything else is a ValueError."""
+
+    text: str
+    selectors: list[tuple[str, dict[str, str]]] = field(default_factory=list)
+    groupings: list[set[str]] = field(default_factory=list)
+    kind: str = ""
+    _tokens: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._tokens += [*TOKEN.findall(self.text), ""]
+        self.kind = self._expression()
+        self._take("")
+
+    def _take(self, *wanted: str) -> str:
+        return self._matching("|".join(map(re.escape, wanted)) if wanted else "(?s).*")
+
+    def _matching(self, pattern: str) -> str:
+        if not re.fullmatch(pattern, self._tokens[0]):
+            raise ValueError(f"unexpected {self._tokens[0] or 'end'}: {self.text}")
+        return self._tokens.pop(0)
+
+    def _list(self, item: Callable[[], str], opening: str = "(", closing: str = ")") -> list[str]:
+        self._take(opening)
+        items = []
+        while self._tokens[0] != closing:
+            items.append(item())
+            if self._tokens[0] != closing:
+                self._take(",")
+        self._take(closing)
+        return items
+
+    def _expression(self, level: int = 0) -> str:
+        if level == len(OPERATORS):
+            return self._operand()
+        kind = self._expression(level + 1)
+        while self._tokens[0] in OPERATORS[level]:
+            operator = self._take()
+            if self._tokens[0] == "bool":
+                self._take()
+            if self._tokens[0] == "on":
+                self._take()
+                self.groupings.append(set(self._list(lambda: self._matching(NAME))))
+            other = self._expression(level + 1)
+            if not {kind, other} <= ({"vector"} if level == 0 else {"vector", "scalar"}):
+                raise ValueError(f"{operator} between {kind} and {other}: {self.text}")
+            kind = "vector" if "vector" in (kind, other) else kind
+        return kind
+
+    def _operand(self) -> str:
+        token = self._take()
+        if token == "(":
+            kind = self._expression()
+            self._take(")")
+            return kind
+        if token.startswith('"'):
+            return "string"
+        if re.fullmatch(r"\d+(\.\d+)?", token):
+            return "scalar"
+        if not re.fullmatch(NAME, token) or token in OPERATORS[0]:
+            raise ValueError(f"unexpected {token or 'end'}: {self.text}")
+        if token in AGGREGATIONS:
+            return self._aggregation()
+        return self._call(token) if self._tokens[0] == "(" else self._selector(token)
+
+    def _aggregation(self) -> str:
+        if self._tokens[0] == "by":
+            self._take()
+            self.groupings.append(set(self._list(lambda: self._matching(NAME))))
+        self._arguments(["vector"])
+        return "vector"
+
+    def _call(self, name: str) -> str:
+        if name not in FUNCTIONS:
+            raise ValueError(f"unknown function {name}: {self.text}")
+        wanted, kind = FUNCTIONS[name]
+        self._arguments(wanted)
+        return kind
+
+    def _arguments(self, wanted: Sequence[str]) -> None:
+        if (kinds := self._list(self._expression)) != list(wanted):
+            raise ValueError(f"{kinds} where {wanted} should be: {self.text}")
+
+    def _selector(self, name: str) -> str:
+        matchers: dict[str, str] = {}
+
+        def matcher() -> str:
+            label, operator, value = self._matching(NAME), self._take("=", "!=", "=~", "!~"), self._matching('".*"')
+            matchers[label] = operator + value
+            return label
+
+        if self._tokens[0] == "{":
+            self._list(matcher, "{", "}")
+        self.selectors.append((name, matchers))
+        if self._tokens[0] != "[":
+            return "vector"
+        self._take("[")
+        self._matching(RANGE)
+        self._take("]")
+        return "range"
 
 
-def test_prometheus_and_grafana_read_the_files_where_they_look_for_them() -> None:
-    assert mounted("/etc/prometheus/prometheus.yml").is_file()
-    assert {path.parent.name for path in (ROOT / "deploy/grafana/provisioning").glob("*/*.yml")} == {
-        Path(where).name for _, where in mounts(COMPOSE, "grafana") if where.startswith("/etc/grafana/provisioning/")
+def queries(files: Files) -> Iterator[tuple[str, str]]:
+    """(where, query) of every alert, panel and variable."""
+    for rule in rules(files):
+        yield rule["alert"], rule["expr"]
+    for dashboard in files["dashboards"].values():
+        for panel in panels(dashboard):
+            yield from ((panel["title"], target["expr"]) for target in panel["targets"])
+        for variable in dashboard["templating"]["list"]:
+            asked = re.fullmatch(r"label_values\((.*), (\w+)\)", variable["query"]["query"])
+            assert asked
+            yield variable["name"], f"max by ({asked[2]}) ({asked[1]})"
+
+
+def parsed(files: Files) -> Iterator[tuple[str, Query]]:
+    for where, text in queries(files):
+        yield where, Query(text)
+
+
+def rules(files: Files) -> list[dict[str, Any]]:
+    return [rule for group in files["alerts"]["groups"] for rule in group["rules"]]
+
+
+def panels(dashboard: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [panel for panel in dashboard["panels"] if panel["type"] != "row"]
+
+
+def known_metrics() -> set[str]:
+    return {"up"} | {
+        metric.name + suffix for metric in REGISTRY.collect() for suffix in SUFFIXES.get(metric.type, [""])
     }
-    assert mounted(PROVIDER["options"]["path"]).is_dir()
-    assert mounted(environment(COMPOSE, "grafana")["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"]).is_file()
 
 
-def test_grafana_asks_prometheus_where_it_listens() -> None:
-    [port] = COMPOSE["services"]["prometheus"]["ports"]
-    assert DATASOURCE["url"] == f"http://prometheus:{port.rpartition(':')[2]}"
+def labels_of(metric: str) -> set[str]:
+    """The library tells label names only once there are values."""
+    names = getattr(REGISTRY._names_to_collectors.get(metric), "_labelnames", ())
+    return {*names, *OF_EVERY_TARGET, *(["le"] if metric.endswith("_bucket") else [])}
 
 
-@pytest.mark.parametrize("name", DASHBOARDS)
-def test_every_metric_of_a_dashboard_exists(name: str) -> None:
-    asked = {metric for query in queries(DASHBOARDS[name]) for metric in metrics_in(query)}
-    assert asked
-    assert unknown_metrics(asked) == set()
-
-
-def test_a_metric_that_does_not_exist_is_found() -> None:
-    query = 'time() - max by (service) (ferryman_last_progres{service=~"$service"}) > bool 3'
-    assert unknown_metrics(metrics_in(query)) == {"ferryman_last_progres"}
-
-
-@pytest.mark.parametrize("name", DASHBOARDS)
-def test_the_panels_of_a_dashboard_have_a_number_and_a_datasource_each(name: str) -> None:
-    panels = DASHBOARDS[name]["panels"]
-    assert len({panel["id"] for panel in panels}) == len(panels)
-    variables = DASHBOARDS[name]["templating"]["list"]
-    assert {each["datasource"]["uid"] for each in [*panels, *variables]} == {DATASOURCE["uid"]}
-
-
-def test_the_jobs_that_the_dashboards_name_are_scraped() -> None:
-    jobs = {job for each in DASHBOARDS.values() for query in queries(each) for job in re.findall(r'job="(\w+)"', query)}
-    assert jobs
-    assert jobs <= {job["job_name"] for job in PROMETHEUS["scrape_configs"]}
-
-
-def mounted(path: str) -> Path:
+def mounted(files: Files, path: str) -> Path | None:
     """What a path inside Prometheus' or Grafana's container is in the tree."""
-    for source, where in mounts(COMPOSE, "prometheus", "grafana"):
+    for source, where in mounts(files["compose"], "prometheus", "grafana"):
         if source.startswith(".") and Path(path).is_relative_to(where):
             return ROOT / source / Path(path).relative_to(where)
-    raise AssertionError(f"{path} is not mounted")
+    return None
 
 
-def queries(dashboard: Mapping[str, Any]) -> Iterator[str]:
-    for panel in dashboard["panels"]:
-        yield from (target["expr"] for target in panel["targets"])
-    for variable in dashboard["templating"]["list"]:
-        asked = re.fullmatch(r"label_values\((.*), \w+\)", variable["query"]["query"])
-        assert asked
-        yield asked[1]
+def targets_out_of_reach(files: Files) -> list[str]:
+    compose, problems = files["compose"], []
+    hosts = {name.partition(":")[0] for name in compose["services"]["prometheus"]["extra_hosts"]} | {"localhost"}
+    for job in files["prometheus"]["scrape_configs"]:
+        for target in (target for each in job.get("static_configs", []) for target in each["targets"]):
+            host, port = target.split(":")
+            if host not in hosts or (host != "localhost" and int(port) != Settings().health.port):
+                problems.append(target)
+        for found in job.get("dns_sd_configs", []):
+            wrong = [name for name in found["names"] if name not in serving(compose)]
+            known = [settings_of(compose, name).health.port for name in found["names"] if name not in wrong]
+            problems += [*wrong, *(str(port) for port in known if (found["type"], found["port"]) != ("A", port))]
+    return problems
 
 
-def metrics_in(query: str) -> set[str]:
-    """The names in a query that are not functions, labels, strings, ranges or words of the language."""
-    bare = re.sub(r'"[^"]*"|\{[^}]*\}|\[[^]]*\]', "", re.sub(r'"[^"]*"', "", query))
-    bare = re.sub(r"\b(by|without|on|ignoring)\s*\([^)]*\)", "", bare)
-    return set(re.findall(r"\b[a-zA-Z_:][\w:]*\b(?!\s*\()", bare)) - WORDS_OF_PROMQL
+def services_that_nobody_scrapes(files: Files) -> list[str]:
+    found = [each for job in files["prometheus"]["scrape_configs"] for each in job.get("dns_sd_configs", [])]
+    return sorted(set(serving(files["compose"])) - {name for each in found for name in each["names"]})
 
 
-def unknown_metrics(names: set[str]) -> set[str]:
-    families = list(metrics.REGISTRY.collect())
-    known = {family.name for family in families} | {sample.name for family in families for sample in family.samples}
+def files_that_are_not_mounted(files: Files) -> list[str]:
+    looked_for = [
+        "/etc/prometheus/prometheus.yml",
+        *(str(Path("/etc/prometheus") / each) for each in files["prometheus"]["rule_files"]),
+        *(f"/etc/grafana/provisioning/{name}" for name in ("datasources/prometheus.yml", "dashboards/ferryman.yml")),
+        files["provider"]["options"]["path"],
+        environment(files["compose"], "grafana")["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"],
+    ]
+    return [path for path in looked_for if not (there := mounted(files, path)) or not there.exists()]
+
+
+def rules_that_nobody_reads(files: Files) -> list[str]:
+    read = [mounted(files, str(Path("/etc/prometheus") / each)) for each in files["prometheus"]["rule_files"]]
+    return [] if ROOT / "deploy/prometheus/alerts.yml" in read else ["alerts.yml"]
+
+
+def wrong_datasources(files: Files) -> list[str]:
+    [port] = files["compose"]["services"]["prometheus"]["ports"]
+    asking = [each for one in files["dashboards"].values() for each in [*panels(one), *one["templating"]["list"]]]
+    uids = {each["datasource"]["uid"] for each in asking} - {files["datasource"]["uid"]}
+    return sorted(uids | ({files["datasource"]["url"]} - {f"http://prometheus:{port.rpartition(':')[2]}"}))
+
+
+def broken_queries(files: Files) -> list[str]:
+    problems = []
+    for where, text in queries(files):
+        try:
+            problems += [] if Query(text).kind == "vector" else [f"{where}: not a vector"]
+        except ValueError as error:
+            problems.append(f"{where}: {error}")
+    return problems
+
+
+def unknown_metrics(files: Files) -> list[str]:
+    asked = {name for _, query in parsed(files) for name, _ in query.selectors}
     if sys.platform != "linux":  # elsewhere the client library knows nothing of its process
-        known |= {name for name in names if name.startswith("process_")}
-    return names - known - BY_PROMETHEUS
+        asked = {name for name in asked if not name.startswith("process_")}
+    return sorted(asked - known_metrics())
+
+
+def unknown_labels(files: Files) -> list[str]:
+    """In the matchers of a metric, and in what a query groups or joins by."""
+    problems = []
+    for where, query in parsed(files):
+        matched = [label for name, matchers in query.selectors for label in matchers.keys() - labels_of(name)]
+        there = set[str]().union(*(labels_of(name) for name, _ in query.selectors))
+        problems += [f"{where}: {label}" for label in {*matched, *set[str]().union(*query.groupings) - there}]
+    return problems
+
+
+def jobs_that_are_not_scraped(files: Files) -> list[str]:
+    names = [job["job_name"] for job in files["prometheus"]["scrape_configs"]]
+    asked = {matchers["job"] for _, query in parsed(files) for _, matchers in query.selectors if "job" in matchers}
+    return [each for each in asked if not any(re.fullmatch(each.lstrip("=~").strip('"'), name) for name in names)]
+
+
+def panels_that_clash(files: Files) -> list[str]:
+    problems = []
+    for dashboard in files["dashboards"].values():
+        ids, cells = Counter(panel["id"] for panel in dashboard["panels"]), Counter[tuple[int, int]]()
+        for at in (panel["gridPos"] for panel in dashboard["panels"]):
+            cells.update(product(range(at["x"], at["x"] + at["w"]), range(at["y"], at["y"] + at["h"])))
+        problems += [str(what) for what, times in [*ids.items(), *cells.items()] if times > 1]
+        problems += [str(cell) for cell in cells if cell[0] >= 24]
+    return problems
+
+
+def alerts_that_prometheus_refuses(files: Files) -> list[str]:
+    names = Counter(rule["alert"] for rule in rules(files))
+    known = {"alert", "expr", "for", "keep_firing_for", "labels", "annotations"}
+    waits = [rule["for"] for rule in rules(files) if not re.fullmatch(r"(\d+[smhd])+", rule.get("for", "0s"))]
+    return [*(key for rule in rules(files) for key in rule.keys() - known), *waits, *(n for n in names if names[n] > 1)]
+
+
+def alerts_that_do_not_say_what_to_do(files: Files) -> list[str]:
+    problems = []
+    for rule in rules(files):
+        said = rule["annotations"]
+        try:
+            program, *arguments = shlex.split(re.sub(r"\{\{.*?\}\}", "some", said.get("command") or "nothing at all"))
+            parse_command_line(arguments)
+            wrong = [] if program == "ferryman" and said.get("summary") else [said]
+        except click.ClickException as error:
+            wrong = [error.format_message()]
+        problems += [f"{rule['alert']}: {each}" for each in wrong]
+        problems += [] if rule["labels"].get("severity") in {"critical", "warning"} else [rule["alert"]]
+    return problems
+
+
+def texts_that_name_what_an_alert_has_not(files: Files) -> list[str]:
+    problems = []
+    for rule in rules(files):
+        query = Query(rule["expr"])
+        there = query.groupings[0] if query.groupings else labels_of(query.selectors[0][0])
+        filled = "|".join([r"\$value", r"\$value \| humanizeDuration", *(rf"\$labels\.{label}" for label in there)])
+        for text in rule["annotations"].values():
+            left = re.sub(r"\{\{ (" + filled + r") \}\}", "", text)
+            problems += [f"{rule['alert']}: {left}"] if "{{" in left or "}}" in left else []
+    return problems
+
+
+CHECKS: dict[str, Check] = {
+    "Prometheus reaches what it scrapes": targets_out_of_reach,
+    "every service of ours that runs is scraped": services_that_nobody_scrapes,
+    "every file that is looked for is mounted": files_that_are_not_mounted,
+    "Prometheus reads the alerts": rules_that_nobody_reads,
+    "Grafana asks Prometheus where it listens": wrong_datasources,
+    "every query is one": broken_queries,
+    "every metric exists": unknown_metrics,
+    "every label exists": unknown_labels,
+    "every job is scraped": jobs_that_are_not_scraped,
+    "every panel has a number and a place of its own": panels_that_clash,
+    "Prometheus accepts the alerts": alerts_that_prometheus_refuses,
+    "every alert says what is wrong and the command to run next": alerts_that_do_not_say_what_to_do,
+    "every text of an alert can be filled in": texts_that_name_what_an_alert_has_not,
+}
+
+DNS = "prometheus.scrape_configs.0.dns_sd_configs"
+RULE = "alerts.groups.0.rules.3"
+PANEL = "dashboards.ferryman.panels.3"
+EXPR = f"{PANEL}.targets.0.expr"
+FAULTS: Sequence[tuple[Check, str, Any]] = (
+    (targets_out_of_reach, f"{DNS}.0.names", ["relais"]),
+    (targets_out_of_reach, f"{DNS}.0.names", ["migrate"]),
+    (targets_out_of_reach, f"{DNS}.0.port", 9465),
+    (targets_out_of_reach, f"{DNS}.0.type", "SRV"),
+    (targets_out_of_reach, "compose.services.relay.environment.FERRYMAN_HEALTH__PORT", "9465"),
+    (targets_out_of_reach, "prometheus.scrape_configs.1.static_configs.0.targets", ["host.docker.internal:9465"]),
+    (targets_out_of_reach, "compose.services.prometheus.extra_hosts", []),
+    (services_that_nobody_scrapes, DNS, []),
+    (files_that_are_not_mounted, "prometheus.rule_files", ["alarms.yml"]),
+    (files_that_are_not_mounted, "compose.services.prometheus.volumes", ["prometheus:/prometheus"]),
+    (files_that_are_not_mounted, "provider.options.path", "/var/lib/grafana/dashboards"),
+    (rules_that_nobody_reads, "prometheus.rule_files", []),
+    (rules_that_nobody_reads, "prometheus.rule_files", ["prometheus.yml"]),
+    (wrong_datasources, "datasource.url", "http://prometheus:9091"),
+    (wrong_datasources, f"{PANEL}.datasource.uid", "victoria"),
+    (broken_queries, f"{RULE}.expr", "max by (source (ferryman_relay_source_connected) == 0"),
+    (broken_queries, f"{RULE}.expr", "ferryman_relay_source_connected == "),
+    (broken_queries, f"{RULE}.expr", "ferryman_relay_source_connected[5m] == 0"),
+    (broken_queries, f"{RULE}.expr", "rate(ferryman_relay_published_total) == 0"),
+    (broken_queries, f"{RULE}.expr", "missing(ferryman_relay_source_connected)"),
+    (broken_queries, f"{RULE}.expr", "time() > 60"),
+    (broken_queries, EXPR, 'ferryman_ready{service="$service}'),
+    (unknown_metrics, f"{RULE}.expr", "ferryman_relay_source_conected == 0"),
+    (unknown_metrics, EXPR, 'time() - ferryman_last_progres{service=~"$service"} > bool 3'),
+    (unknown_metrics, EXPR, "rate(ferryman_relay_published[5m])"),
+    (unknown_metrics, EXPR, "rate(ferryman_relay_claim_seconds[5m])"),
+    (unknown_labels, f"{RULE}.expr", "max by (sources) (ferryman_relay_source_connected) == 0"),
+    (unknown_labels, EXPR, 'ferryman_ready{source=~"$source"}'),
+    (unknown_labels, EXPR, "sum by (le) (ferryman_relay_claim_seconds_count)"),
+    (jobs_that_are_not_scraped, EXPR, 'up{job="ferrymen"}'),
+    (panels_that_clash, f"{PANEL}.id", 1),
+    (panels_that_clash, f"{PANEL}.gridPos.w", 13),
+    (panels_that_clash, "dashboards.ferryman.panels.2.gridPos.w", 9),
+    (alerts_that_prometheus_refuses, f"{RULE}.sevrity", "critical"),
+    (alerts_that_prometheus_refuses, f"{RULE}.for", "a minute"),
+    (alerts_that_prometheus_refuses, f"{RULE}.alert", "FerrymanNoRelay"),
+    (alerts_that_do_not_say_what_to_do, f"{RULE}.annotations.summary", ""),
+    (alerts_that_do_not_say_what_to_do, f"{RULE}.annotations.command", ""),
+    (alerts_that_do_not_say_what_to_do, f"{RULE}.annotations.command", "ferryman outbox"),
+    (alerts_that_do_not_say_what_to_do, f"{RULE}.annotations.command", "ferryman outbox list --status BROKEN"),
+    (alerts_that_do_not_say_what_to_do, f"{RULE}.labels", {}),
+    (texts_that_name_what_an_alert_has_not, f"{RULE}.annotations.summary", "{{ $labels.topic }} waits"),
+    (texts_that_name_what_an_alert_has_not, f"{RULE}.annotations.summary", "{{ $labels.source } is away"),
+)
+
+
+@pytest.mark.parametrize("sentence", CHECKS)
+def test_in_the_files_of_prometheus_and_grafana(sentence: str) -> None:
+    assert CHECKS[sentence](FILES) == []
+
+
+@pytest.mark.parametrize(("check", "place", "value"), FAULTS)
+def test_each_check_of_these_files_finds_its_fault(check: Check, place: str, value: Any) -> None:
+    faulty = copy.deepcopy(FILES)
+    put(faulty, place, value)
+    assert check(faulty)
+
+
+def test_every_check_of_these_files_has_a_fault_it_finds() -> None:
+    assert {check for check, _, _ in FAULTS} == set(CHECKS.values())

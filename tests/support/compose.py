@@ -2,12 +2,16 @@
 
 import os
 import re
-from collections.abc import Iterator
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import click
 from ruamel.yaml import YAML
 
+from ferryman.cli.app import app
 from ferryman.runtime.settings import Settings
 from ferryman.runtime.sources import load
 
@@ -27,6 +31,16 @@ COMPOSE: Compose = read_yaml(COMPOSE_FILE)
 
 def ours(compose: Compose) -> list[str]:
     return [name for name, each in compose["services"].items() if each["image"] == OURS]
+
+
+def running(compose: Compose) -> list[str]:
+    """Those that are to run until they are stopped, not a command that ends by itself."""
+    return [name for name, each in compose["services"].items() if each.get("restart") != "no"]
+
+
+def serving(compose: Compose) -> list[str]:
+    """Ours among them."""
+    return [name for name in running(compose) if name in ours(compose)]
 
 
 def dependencies(compose: Compose) -> list[tuple[str, str, str]]:
@@ -78,6 +92,40 @@ def texts(node: Any) -> Iterator[str]:
             yield from texts(value)
     elif isinstance(node, str):
         yield node
+
+
+def parse_command_line(arguments: Sequence[str]) -> None:
+    """As the program would, up to where it would run; raises what click raises."""
+    command: click.Command | None = app
+    context, rest = click.Context(app, info_name="ferryman"), list(arguments)
+    while isinstance(command, click.Group):
+        name, command, rest = command.resolve_command(context, rest)
+        assert command
+        context = command.make_context(name, rest, parent=context)
+        rest = [*context._protected_args, *context.args]
+
+
+def probe(command: Sequence[str], port: str) -> int:
+    """What a health check of the image says of this port, where Docker sets a proxy because its user has one."""
+    program, *arguments = command
+    assert program == "python"
+    variables = {"FERRYMAN_HEALTH__PORT": port, "http_proxy": "http://127.0.0.1:9"}
+    return subprocess.run([sys.executable, *arguments], env=variables, capture_output=True, check=False).returncode
+
+
+def put(document: Any, place: str, value: Any) -> None:
+    """Changes one thing in a file that was read; a number in the place is an index."""
+    *way, last = place.split(".")
+    for key in way:
+        document = document[int(key) if key.isdigit() else key]
+    document[int(last) if last.isdigit() else last] = value
+
+
+def seconds(duration: str) -> float:
+    """Of `30s`, `1m`, `1m30s`."""
+    parts = re.findall(r"(\d+)(ms|s|m|h|d)", duration)
+    assert "".join(map("".join, parts)) == duration
+    return sum(int(number) * {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}[unit] for number, unit in parts)
 
 
 def is_pinned(image: str) -> bool:

@@ -12,7 +12,11 @@ from ferryman.runtime.service import serve
 def command(context: click.Context, names: tuple[str, ...]) -> int:
     """Run services until SIGTERM or Ctrl-C; they finish the work in flight, then the process exits 0.
 
-    NAME is module:object: an object with a name and run(life), or a function that takes the settings and returns one.
+    \b
+    NAME is one of
+      relay          publishes outboxes to Kafka: of `database_url`, or of each of [relay.sources]
+      module:object  your own: an object with a name and run(life), or a function that takes the settings
+                     and returns one
 
     While it runs, /livez, /readyz and /metrics answer on the address that the settings under [health] name. A second
     signal stops at once, with exit code 130.
