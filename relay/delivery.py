@@ -94,6 +94,7 @@ class Delivery:
             try:
                 limit = self.cluster.topics.get(name).max_message_bytes
                 self._comfortable[name] = limit - record.MOST_OVERHEAD_BYTES
+                self._until = max(self._until, time.monotonic() + self.seconds)  # asking took its time
                 self.publisher.limit_batches(limit)
             except TopicRefusedError as error:
                 self._refuse(name, stored_error(str(error)))
@@ -180,7 +181,7 @@ class Delivery:
         self.outcomes[entry[0]] = outcome
 
     def _judge_silence(self, cut: Cut, missing: Sequence[Entry], topics: set[str]) -> None:
-        """The deadline passed. Where several topics are all silent the cluster is at fault, else the silent ones are."""
+        """The deadline passed. Where several topics are all silent the cluster is at fault, else they are."""
         silent = {entry[2] for entry in missing}
         reason = self.cluster.topics.answers(_ANSWER_SECONDS)
         if reason is None and (silent != topics or len(topics) == 1):

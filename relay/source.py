@@ -20,6 +20,7 @@ from ferryman.runtime.settings import Relay, Settings
 log = structlog.get_logger(__name__)
 
 _FULL_LOOK_SECONDS = 2.0
+_NOT_YET = "not connected yet"
 
 
 @dataclass(slots=True)
@@ -29,7 +30,7 @@ class Source:
     name: str
     ce_source: str
     settings: Settings
-    problem: str | None = "not connected yet"
+    problem: str | None = _NOT_YET
     was_reached: bool = False
     _scouting: threading.Lock = field(default_factory=threading.Lock)
     _news: threading.Condition = field(default_factory=threading.Condition)
@@ -38,6 +39,7 @@ class Source:
     def connect(self) -> Iterator[lanes.Connection]:
         """A connection of its own for a worker: transactions are opened one by one."""
         with postgres.connect(self.settings, "relay", autocommit=True) as connection:
+            connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
             chains.check(connection)
             if warning := identify(connection).warning:
                 log.warning("timeline changed", source=self.name, warning=warning)
@@ -45,7 +47,7 @@ class Source:
 
     def away(self, error: FerrymanError) -> None:
         """Says once that its database does not serve, and why."""
-        if self.problem is None or not self.was_reached:
+        if self.problem in (None, _NOT_YET):
             log.warning("source away", source=self.name, error=str(error))
         self.problem = str(error)
         metrics.CONNECTED.labels(self.name).set(0)

@@ -18,6 +18,8 @@ BROKERS_OWN_LIMIT = 1_048_588
 """What a broker takes when nobody set `max.message.bytes`: for clusters that do not tell."""
 
 _FRESH_SECONDS = 300.0
+# Some clusters, and librdkafka's built-in broker, have nobody to ask.
+_CONFIGS_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,10 +102,10 @@ class Topics:
         if not self._tells_configs:
             return {}
         asked: dict[Any, Any] = self._admin().describe_configs(
-            [ConfigResource(ResourceType.TOPIC, name)], request_timeout=self._settings.timeout_seconds
+            [ConfigResource(ResourceType.TOPIC, name)], request_timeout=_CONFIGS_SECONDS
         )
         try:
-            entries = next(iter(asked.values())).result(self._settings.timeout_seconds)
+            entries = next(iter(asked.values())).result(2 * _CONFIGS_SECONDS)
         except KafkaException as error:
             self._tells_configs = error.args[0].name() not in {"_UNSUPPORTED_FEATURE", "UNSUPPORTED_VERSION"}
             return {}

@@ -29,7 +29,7 @@ CREATE TABLE ferryman.outbox (
     xid          xid8 NOT NULL DEFAULT pg_current_xact_id(),
     position     bigint NOT NULL GENERATED ALWAYS AS IDENTITY,
     segment      smallint NOT NULL DEFAULT ferryman.outbox_segment(),
-    lane         smallint NOT NULL CHECK (lane BETWEEN 0 AND 7),
+    lane         smallint NOT NULL,
     id           uuid NOT NULL DEFAULT gen_random_uuid(),
     created_at   timestamptz NOT NULL DEFAULT clock_timestamp(),
     topic        text NOT NULL,

@@ -142,7 +142,8 @@ BEGIN
     RETURN known;
 END $$;
 
--- Entries that come another way (INSERT, COPY) have no lane yet: they are checked too, and get theirs here.
+-- Entries that come another way (INSERT, COPY) have no lane yet: they are checked too, and get theirs here. A lane that
+-- nobody reads counts as none; a CHECK would say so too, and is compiled anew for every statement.
 CREATE FUNCTION ferryman.outbox_guard() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM ferryman.outbox_refuse(
@@ -151,7 +152,8 @@ BEGIN
     NEW.lane := ferryman.outbox_lane(NEW.key);
     RETURN NEW;
 END $$;
-CREATE TRIGGER guard BEFORE INSERT ON ferryman.outbox FOR EACH ROW WHEN (NEW.lane IS NULL)
+CREATE TRIGGER guard BEFORE INSERT ON ferryman.outbox FOR EACH ROW
+    WHEN (NEW.lane IS NULL OR NEW.lane NOT BETWEEN 0 AND 7)
     EXECUTE FUNCTION ferryman.outbox_guard();
 
 -- Least privilege. Writers may use the functions, INSERT and COPY; xid and position are not theirs to set.

@@ -103,7 +103,7 @@ BEGIN
         SELECT FROM unnest('{0,1,2,3,4,5,6,7}'::smallint[]) l (lane)
         CROSS JOIN LATERAL (
             SELECT FROM ferryman.outbox_exception e
-            WHERE e.lane = l.lane AND e.next_attempt_at <= clock_timestamp() LIMIT 1
+            WHERE e.lane = l.lane AND e.next_attempt_at <= statement_timestamp() LIMIT 1
         ) due
     ) OR EXISTS (
         SELECT FROM (

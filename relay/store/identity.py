@@ -97,16 +97,13 @@ _SEED_WINDOWS = """\
 INSERT INTO ferryman.outbox_window (snapshot, position_at, horizon)
 SELECT seed.snapshot, %(position)s, (%(number)s::numeric + 1)::text::xid8
 FROM (VALUES (%(snapshot)s::pg_snapshot), ((
-    SELECT pg_snapshot_xmin(s.snapshot)::text || ':' || (%(number)s::numeric + 1) || ':'
-           || coalesce(string_agg(running.xid::text, ',' ORDER BY running.xid), '')
-    FROM (SELECT %(snapshot)s::pg_snapshot) s (snapshot)
-    LEFT JOIN LATERAL (
-        SELECT xip::text::numeric FROM pg_snapshot_xip(s.snapshot) xip
+    pg_snapshot_xmin(%(snapshot)s::pg_snapshot) || ':' || (%(number)s::numeric + 1) || ':' || array_to_string(ARRAY(
+        SELECT xid::text::numeric FROM pg_snapshot_xip(%(snapshot)s::pg_snapshot) xid
         UNION ALL
-        SELECT generate_series(pg_snapshot_xmax(s.snapshot)::text::numeric, %(number)s::numeric - 1)
-    ) running (xid) ON true
-    GROUP BY s.snapshot
-)::pg_snapshot)) seed (snapshot)
+        SELECT generate_series(pg_snapshot_xmax(%(snapshot)s::pg_snapshot)::text::numeric, %(number)s::numeric - 1)
+        ORDER BY 1
+    ), ','))::pg_snapshot)
+) seed (snapshot)
 RETURNING id
 """
 

@@ -1,6 +1,8 @@
 """Who reads what, and how far it was read: locks of lanes, cursors, windows.
 
-Each statement runs in READ COMMITTED, with a snapshot of its own.
+Each statement runs in READ COMMITTED, with a snapshot of its own. The last one before a wait stands outside a
+pipeline: behind a pipeline's end the server does not watch `idle_in_transaction_session_timeout` (tried on PostgreSQL
+15 and 18), and a worker that hangs would hold its lanes for ever.
 """
 
 from collections.abc import Mapping, Sequence
@@ -45,7 +47,7 @@ SELECT l.lane, l.generation, l.position, l.settled,
        l.done, l.done_snapshot::text, l.done_position_at, l.done_horizon::text,
        l.target, l.target_snapshot::text, l.target_position_at, l.target_horizon::text,
        EXISTS (SELECT FROM ferryman.outbox_exception e
-               WHERE e.lane = l.lane AND e.next_attempt_at <= clock_timestamp()),
+               WHERE e.lane = l.lane AND e.next_attempt_at <= statement_timestamp()),
        EXISTS (SELECT FROM ferryman.outbox_parked_key k WHERE k.lane = l.lane),
        ARRAY(SELECT t.topic FROM ferryman.outbox_parked_topic t WHERE t.lane = l.lane)
 FROM ferryman.outbox_lanes l
@@ -107,16 +109,16 @@ def claim(
         connection.execute(_PREPARE_CLAIM, limits)
         locked = connection.execute(_LOCK_LANES, {"lanes": list(lanes), "class": _LOCK_CLASS, "most": most})
         cursors = connection.execute(_READ_CURSORS)
-        paused = connection.execute(_PAUSED)
         held = {lane for (lane,) in locked.fetchall()}
         rows = [row for row in cursors.fetchall() if row[0] in held]
-        return Claim(
-            cursors=[_cursor(row[:12]) for row in rows],
-            due=any(row[12] for row in rows),
-            parked_keys=any(row[13] for row in rows),
-            parked_topics=frozenset((row[0], topic) for row in rows for topic in row[14]),
-            paused=frozenset(topic for (topic,) in paused.fetchall()),
-        )
+    paused = connection.execute(_PAUSED)
+    return Claim(
+        cursors=[_cursor(row[:12]) for row in rows],
+        due=any(row[12] for row in rows),
+        parked_keys=any(row[13] for row in rows),
+        parked_topics=frozenset((row[0], topic) for row in rows for topic in row[14]),
+        paused=frozenset(topic for (topic,) in paused.fetchall()),
+    )
 
 
 def queue(connection: Connection, lane: int, *, wait_seconds: float) -> bool:
@@ -183,7 +185,7 @@ def _cursor(row: tuple[Any, ...]) -> Cursor:
 
 
 def _milliseconds(seconds: float) -> str:
-    return f"{round(seconds * 1000)}ms"
+    return f"{max(1, round(seconds * 1000))}ms"  # 0 would be no limit at all
 
 
 def value(cursor: psycopg.Cursor[tuple[Any, ...]]) -> Any:

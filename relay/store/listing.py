@@ -82,10 +82,11 @@ SELECT position FROM (
      FROM (SELECT done_snapshot::text::pg_snapshot AS done, done_horizon AS horizon, done_position_at AS done_at,
                   array_agg(lane) AS lanes
            FROM lanes GROUP BY done_snapshot::text, done_horizon, done_position_at) place
-     CROSS JOIN LATERAL ferryman.outbox_late(place.done, place.horizon, pg_current_snapshot()) late (xid)
+     CROSS JOIN LATERAL ferryman.outbox_late(place.done, place.done_at, place.horizon, pg_current_snapshot()) late (xid)
      CROSS JOIN LATERAL (
         SELECT o.position FROM ferryman.outbox o
-        WHERE o.xid = late.xid AND o.position > %(after)s AND o.position <= least(place.done_at, %(upto)s::bigint)
+        WHERE (o.xid, o.position) > (late.xid, %(after)s)
+          AND (o.xid, o.position) <= (late.xid, least(place.done_at, %(upto)s::bigint))
           AND o.lane = ANY (place.lanes)
         ORDER BY o.xid, o.position LIMIT %(most)s
      ) probe

@@ -11,10 +11,9 @@ _LAST_POSITION = """\
 SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM ferryman.outbox_position_seq
 """
 
-# Kept for the statement behind it in the same pipeline.
 _TAKE_SNAPSHOT = """\
 -- relay.take_snapshot
-SELECT set_config('ferryman.target', pg_current_snapshot()::text, true)
+SELECT pg_current_snapshot()::text
 """
 
 # A large payload is read when its turn comes, so that a batch is bounded in bytes too.
@@ -32,7 +31,8 @@ _READ = f"""\
 -- relay.read
 SELECT * FROM (
     (SELECT late.*
-     FROM ferryman.outbox_late(%(done)s::pg_snapshot, %(done_at)s, %(horizon)s::xid8, $target) running (xid)
+     FROM ferryman.outbox_late(%(done)s::pg_snapshot, %(done_at)s, %(horizon)s::xid8, %(target)s::pg_snapshot)
+          running (xid)
      CROSS JOIN LATERAL (
         SELECT {COLUMNS} FROM ferryman.outbox o
         WHERE (o.xid, o.position) > (running.xid, %(position)s) AND (o.xid, o.position) <= (running.xid, %(done_at)s)
@@ -42,12 +42,11 @@ SELECT * FROM (
     UNION ALL
     (SELECT {COLUMNS} FROM ferryman.outbox o
      WHERE o.position > greatest(%(position)s, %(done_at)s) AND o.lane = ANY (%(lanes)s::smallint[])
-       AND pg_visible_in_snapshot(o.xid, $target) AND NOT pg_visible_in_snapshot(o.xid, %(done)s::pg_snapshot)
+       AND pg_visible_in_snapshot(o.xid, %(target)s::pg_snapshot)
+       AND NOT pg_visible_in_snapshot(o.xid, %(done)s::pg_snapshot)
      ORDER BY o.position LIMIT %(most)s)
 ) entry ORDER BY 1 LIMIT %(most)s
 """  # noqa: S608 - only our own columns and parameters are put in
-_READ_ON = _READ.replace("$target", "%(target)s::pg_snapshot")
-_READ_NEW = _READ.replace("$target", "(SELECT current_setting('ferryman.target')::pg_snapshot)")
 _NO_HORIZON = str(2**64 - 1)
 
 _PAYLOAD = """\
@@ -67,14 +66,14 @@ def read(connection: Connection, walk: Walk, most: int, target: Window | None = 
         "most": most,
     }
     if target := walk.target or target:
-        rows = connection.execute(_READ_ON, wanted | {"target": target.snapshot}, binary=True)
+        rows = connection.execute(_READ, wanted | {"target": target.snapshot}, binary=True)
         return cast(list[Entry], rows.fetchall()), target
     with connection.pipeline():
         last = connection.execute(_LAST_POSITION)
         snapshot = connection.execute(_TAKE_SNAPSHOT)
-        rows = connection.execute(_READ_NEW, wanted, binary=True)
         window = Window(value(snapshot), value(last))
-        return cast(list[Entry], rows.fetchall()), window
+    rows = connection.execute(_READ, wanted | {"target": window.snapshot}, binary=True)
+    return cast(list[Entry], rows.fetchall()), window
 
 
 def payload(connection: Connection, position: int) -> bytes:

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from ferryman.runtime.errors import Permanent
@@ -29,15 +29,14 @@ class Message:
     content_type: str | None = field(default=None, kw_only=True)
 
 
-@dataclass(frozen=True, slots=True)
-class Stored:
+class Stored(NamedTuple):
     """A message in the form the outbox takes: the parameters of `ferryman.outbox_append`, in their order."""
 
     topic: str
     key: str
     type: str
     payload: bytes
-    headers: str
+    headers: str | None
     id: UUID | None
     idempotency_key: str | None
     content_type: str | None
@@ -47,27 +46,29 @@ def stored(message: Message) -> Stored:
     """Encodes a message, or says what is wrong with it."""
     if message.topic is None:
         raise _refused(message, "it has no topic", "name one: Message(..., topic='orders')")
-    raw = isinstance(message.data, bytes)
-    for name, value in (("topic", message.topic), ("key", message.key), ("type", message.type)):
-        _check_text(message, name, str(value) if isinstance(value, UUID) else value)
+    key = str(message.key) if isinstance(message.key, UUID) else message.key
+    texts: list[tuple[str, Any]] = [("topic", message.topic), ("key", key), ("type", message.type)]
     for name, value in message.headers.items():
-        _check_text(message, f"header {name!r}", name)
-        _check_text(message, f"header {name!r}", value)
+        texts += [(f"header {name!r}", name), (f"header {name!r}", value)]
+    for what, text in texts:
+        if not isinstance(text, str) or "\0" in text:
+            raise _not_text(message, what, text)
+    raw = isinstance(message.data, bytes)
     return Stored(
-        topic=message.topic,
-        key=str(message.key),
-        type=message.type,
-        payload=message.data if isinstance(message.data, bytes) else _as_json(message, message.data),
-        headers=json.dumps(dict(message.headers)) if message.headers else "{}",
-        id=message.id,
-        idempotency_key=message.idempotency_key,
-        content_type=message.content_type or (None if raw else JSON),
+        message.topic,
+        key,
+        message.type,
+        message.data if isinstance(message.data, bytes) else _as_json(message, message.data),
+        json.dumps(dict(message.headers)) if message.headers else None,
+        message.id,
+        message.idempotency_key,
+        message.content_type or (None if raw else JSON),
     )
 
 
 def _as_json(message: Message, data: Mapping[str, Any]) -> bytes:
     try:
-        return json.dumps(data, separators=(",", ":"), allow_nan=False, ensure_ascii=False, default=_simple).encode()
+        return _encode(data).encode()
     except (TypeError, ValueError) as error:
         raise _refused(message, f"its data is not JSON: {error}", "use text, numbers, lists, mappings") from error
 
@@ -78,11 +79,14 @@ def _simple(value: Any) -> str:
     raise TypeError(f"a {type(value).__name__} has no JSON form")
 
 
-def _check_text(message: Message, name: str, value: Any) -> None:
-    if not isinstance(value, str):
-        raise _refused(message, f"its {name} is not text but a {type(value).__name__}", "give it as text")
-    if "\0" in value:
-        raise _refused(message, f"its {name} holds a null byte", "PostgreSQL's text cannot hold one: remove it")
+# Made once: `json.dumps` makes an encoder for each call that is not of its defaults.
+_encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False, ensure_ascii=False, default=_simple).encode
+
+
+def _not_text(message: Message, name: str, value: Any) -> Permanent:
+    if isinstance(value, str):
+        return _refused(message, f"its {name} holds a null byte", "PostgreSQL's text cannot hold one: remove it")
+    return _refused(message, f"its {name} is not text but a {type(value).__name__}", "give it as text")
 
 
 def _refused(message: Message, what: str, remedy: str) -> Permanent:

@@ -34,7 +34,6 @@ _PARAMETERS = (
     ("idempotency_key", "text", "idempotency_keys"),
     ("content_type", "text", "content_types"),
 )
-_NAMES = tuple(name for name, _, _ in _PARAMETERS)
 _ONE = "-- outbox.append\nSELECT ferryman.outbox_append({})".format(
     ", ".join(f"{name} => CAST(:{name} AS {kind})" for name, kind, _ in _PARAMETERS)
 )
@@ -45,53 +44,58 @@ _MANY = "-- outbox.append_many\nSELECT ferryman.outbox_append_many({})".format(
 
 def append(where: "Sync", message: Message, /) -> UUID:
     """Appends in the transaction of the connection or session; returns the entry's id."""
-    return _execute(where, *statement(message))[0]
+    entry: UUID = _execute(where, *statement(message))
+    return entry
 
 
 def append_many(where: "Sync", messages: Iterable[Message], /) -> list[UUID]:
     """Appends many in one statement, in their order; returns their ids in that order."""
     batch = [stored(message) for message in messages]
-    return _execute(where, *_statement_for_many(batch)) if batch else []
+    entries: list[UUID] = _execute(where, *_statement_for_many(batch)) if batch else []
+    return entries
 
 
 async def append_async(where: "Async", message: Message, /) -> UUID:
     """`append` for async connections and sessions."""
-    return (await _execute_async(where, *statement(message)))[0]
+    entry: UUID = await _execute_async(where, *statement(message))
+    return entry
 
 
 async def append_many_async(where: "Async", messages: Iterable[Message], /) -> list[UUID]:
     """`append_many` for async connections and sessions."""
     batch = [stored(message) for message in messages]
-    return await _execute_async(where, *_statement_for_many(batch)) if batch else []
+    entries: list[UUID] = await _execute_async(where, *_statement_for_many(batch)) if batch else []
+    return entries
 
 
 def statement(message: Message) -> tuple[str, Mapping[str, Any]]:
     """The one statement behind every form, with placeholders as SQLAlchemy's `text` has them (`:name`)."""
-    one = stored(message)
-    return _ONE, {name: getattr(one, name) for name in _NAMES}
+    return _ONE, stored(message)._asdict()
 
 
 def _statement_for_many(batch: Sequence[Stored]) -> tuple[str, Mapping[str, Any]]:
-    return _MANY, {name: [getattr(each, name) for each in batch] for name in _NAMES}
+    """A column that no message fills is not sent: the function takes NULL for it."""
+    columns = zip(Stored._fields, map(list, zip(*batch, strict=True)), strict=True)
+    return _MANY, {name: None if column.count(None) == len(column) else column for name, column in columns}
 
 
-def _execute(where: Any, query: str, parameters: Mapping[str, Any]) -> list[UUID]:
+def _execute(where: Any, query: str, parameters: Mapping[str, Any]) -> Any:
     if _is_psycopg(where):
         _refuse_autocommit(where)
-        return [row[0] for row in _plain(where.cursor()).execute(_for_psycopg(query), parameters).fetchall()]
+        return _plain(where.cursor()).execute(_for_psycopg(query), parameters).fetchone()[0]
     if hasattr(where, "flush"):
         where.flush()
-    return list(where.execute(_text(query), parameters).scalars())
+    return where.execute(_text(query), parameters).scalar_one()
 
 
-async def _execute_async(where: Any, query: str, parameters: Mapping[str, Any]) -> list[UUID]:
+async def _execute_async(where: Any, query: str, parameters: Mapping[str, Any]) -> Any:
     if _is_psycopg(where):
         _refuse_autocommit(where)
         cursor = await _plain(where.cursor()).execute(_for_psycopg(query), parameters)
-        return [row[0] for row in await cursor.fetchall()]
+        return (await cursor.fetchone())[0]
     if hasattr(where, "flush"):
         await where.flush()
-    return list((await where.execute(_text(query), parameters)).scalars())
+    return (await where.execute(_text(query), parameters)).scalar_one()
 
 
 def _is_psycopg(where: Any) -> bool:
@@ -121,7 +125,8 @@ def _refuse_autocommit(connection: Any) -> None:
 
 @cache
 def _for_psycopg(query: str) -> str:
-    return re.sub(r":(\w+) AS", r"%(\1)s AS", query)
+    """Binary parameters: an array of a thousand payloads would take longer to escape than to store."""
+    return re.sub(r":(\w+) AS", r"%(\1)b AS", query)
 
 
 @cache

@@ -3,7 +3,6 @@
 import asyncio
 import hashlib
 import re
-import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 from uuid import UUID, uuid4
@@ -133,61 +132,6 @@ def test_the_lane_of_a_key_never_changes(ferryman_db: Database) -> None:
     assert [lane for (lane,) in lanes] == [2, 6, 6, 2, 0, 3, 0]
 
 
-def test_an_idempotency_key_appends_once_and_returns_the_first_id(
-    ferryman_database_url: str, ferryman_db: Database
-) -> None:
-    with psycopg.connect(ferryman_database_url) as connection:
-        first = append(connection, order(idempotency_key="a"))
-        assert append(connection, order(idempotency_key="a")) == first
-        connection.commit()
-        assert append(connection, order(idempotency_key="a")) == first
-        assert append_many(connection, [order(idempotency_key=key) for key in ("b", "a", "b")])[1] == first
-        other = Message("order.cancelled", {}, key="k", topic="orders", idempotency_key="a")
-        assert append(connection, other) != first
-    assert len(entries(ferryman_db)) == 3
-
-
-def test_writers_that_use_one_idempotency_key_at_once_append_once(
-    ferryman_database_url: str, ferryman_db: Database
-) -> None:
-    ids: set[UUID] = set()
-    start = threading.Barrier(6)
-
-    def writer() -> None:
-        with psycopg.connect(ferryman_database_url) as connection:
-            start.wait()
-            ids.add(append(connection, order(idempotency_key="same")))
-
-    threads = [threading.Thread(target=writer) for _ in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(ids) == 1
-    assert len(entries(ferryman_db)) == 1
-
-
-def test_many_writers_with_crossing_idempotency_keys_do_not_deadlock(ferryman_database_url: str) -> None:
-    errors: list[Exception] = []
-    start = threading.Barrier(4)
-
-    def writer(number: int) -> None:
-        keys = [str(key) for key in range(50)]
-        try:
-            with psycopg.connect(ferryman_database_url) as connection:
-                start.wait()
-                append_many(connection, [order(idempotency_key=key) for key in (keys if number % 2 else keys[::-1])])
-        except Exception as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=writer, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert errors == []
-
-
 BAD: list[tuple[dict[str, Any], str]] = [
     ({"topic": "two words"}, "Kafka refuses its topic"),
     ({"topic": ".."}, "Kafka refuses its topic"),
@@ -198,6 +142,13 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"headers": {"ce_id": "mine"}}, "the relay sets this header itself: ce_id"),
     ({"headers": {"a": "x" * 31_000}}, "its headers have more than 30000 bytes"),
 ]
+
+
+def test_a_topic_may_have_the_letters_that_kafka_allows_and_no_others(ferryman_db: Database) -> None:
+    letters = [chr(code) for code in range(1, 0x250)]
+    fault = "SELECT ferryman.outbox_fault('a' || letter, 'k', 't', 1, '{}', 9) IS NULL FROM unnest(%s::text[]) letter"
+    allowed = [letter for letter, (well,) in zip(letters, ferryman_db.execute(fault, (letters,)), strict=True) if well]
+    assert allowed == re.findall(r"[a-zA-Z0-9._-]", "".join(letters))
 
 
 @pytest.mark.parametrize("many", [False, True])
@@ -214,6 +165,15 @@ def test_what_kafka_would_refuse_fails_its_writer(
         append_many(connection, [order(), bad]) if many else append(connection, bad)
 
 
+def test_a_lane_that_nobody_reads_counts_as_none(ferryman_db: Database) -> None:
+    """N1: whoever names one by hand gets the lane of the key."""
+    insert = "INSERT INTO ferryman.outbox (topic, key, type, payload, lane) VALUES ('orders', 'k', 't', '', %s)"
+    for lane in (-1, 8, None):
+        ferryman_db.execute(insert, (lane,))
+    lanes = ferryman_db.execute("SELECT DISTINCT lane = ferryman.outbox_lane(key) FROM ferryman.outbox").fetchall()
+    assert lanes == [(True,)]
+
+
 def test_entries_that_come_by_insert_or_copy_are_checked_and_find_their_lane(ferryman_db: Database) -> None:
     ferryman_db.execute("INSERT INTO ferryman.outbox (topic, key, type, payload) VALUES ('orders', 'k', 't', '')")
     with ferryman_db.cursor().copy("COPY ferryman.outbox (topic, key, type, payload) FROM STDIN") as copy:
@@ -223,6 +183,8 @@ def test_entries_that_come_by_insert_or_copy_are_checked_and_find_their_lane(fer
         ferryman_db.execute(INSERT + "('two words', 'k', 't', '', '{}')")
     with pytest.raises(Refused, match="it has no topic"):
         ferryman_db.execute(INSERT + "(NULL, 'k', 't', '', '{}')")
+    with pytest.raises(Refused, match="its headers are not an object"):
+        ferryman_db.execute(INSERT + "('orders', 'k', 't', '', '[]')")
     with pytest.raises(Refused, match="this header is not text: a"):
         ferryman_db.execute(INSERT + """('orders', 'k', 't', '', '{"a": 1}')""")
 
@@ -240,12 +202,6 @@ def test_the_row_factory_of_the_connection_does_not_matter(ferryman_database_url
     with psycopg.connect(ferryman_database_url, row_factory=dict_row) as connection:
         assert isinstance(append(connection, order()), UUID)
         assert connection.execute("SELECT 1 AS one").fetchone() == {"one": 1}
-
-
-def test_nothing_to_append_asks_nothing(ferryman_database_url: str) -> None:
-    with psycopg.connect(ferryman_database_url) as connection:
-        assert append_many(connection, []) == []
-        assert connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
 
 
 class Base(sa.orm.DeclarativeBase):

@@ -49,5 +49,10 @@ def test_what_cannot_be_appended_is_refused_with_the_reason(changed: dict[str, A
         stored(Message(**(good | changed)))
 
 
+def test_headers_that_are_not_there_are_not_written() -> None:
+    assert stored(Message("t", b"", key="k", topic="o")).headers is None
+    assert stored(Message("t", b"", key="k", topic="o", headers={"a": "b"})).headers == '{"a": "b"}'
+
+
 def test_a_message_is_a_value() -> None:
     assert Message("t", {}, key="k") == Message("t", {}, key="k")

@@ -20,8 +20,13 @@ COMMANDS = {
     "migrate": ("ferryman.cli.migrate", "Bring the database's schema to this version."),
     "doctor": ("ferryman.cli.doctor", "Check PostgreSQL, Kafka and the registry, with a remedy for each failure."),
     "run": ("ferryman.cli.run", "Run services until SIGTERM; they drain, then exit 0."),
+    "outbox": ("ferryman.cli.outbox", "See what waits to be published, and why; replay, discard."),
+    "pause": ("ferryman.cli.pause", "Stop publishing a topic, or the whole outbox."),
+    "resume": ("ferryman.cli.resume", "Publish a paused topic, or the whole outbox, again."),
+    "drain": ("ferryman.cli.drain", "Publish what is pending, then exit: for cron and for tests."),
     "up": ("ferryman.cli.up", "Bring up PostgreSQL, Kafka and a registry on this machine, to try things out."),
     "demo": ("ferryman.cli.demo", "See Ferryman work, on servers of its own that go away."),
+    "bench": ("ferryman.cli.bench", "Measure the relay against its goals, on servers of its own."),
     "completion": ("ferryman.cli.completion", "Print the shell completion script."),
 }
 

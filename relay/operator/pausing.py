@@ -1,0 +1,37 @@
+"""Stops publishing a topic, or the whole outbox, and lets it go on. Writers append as before."""
+
+import re
+
+from ferryman.relay.operator.desk import Act, Desk
+from ferryman.relay.store import acts
+from ferryman.runtime.errors import FerrymanError
+
+EVERYTHING = ""
+"""What the table calls the whole outbox."""
+
+
+def check(topic: str) -> None:
+    """Refuses what cannot be a topic's name: it would pause nothing, and nobody would notice."""
+    if not re.fullmatch(r"[a-zA-Z0-9._-]{1,249}", topic):
+        raise FerrymanError(
+            f"{topic!r} is no topic: Kafka's names have 1 to 249 letters, digits, dots, underscores or hyphens",
+            remedy="name a topic, or `outbox` for all of them",
+        )
+
+
+def pause(desk: Desk, topic: str, act: Act) -> bool:
+    """Whether it was not paused before; who paused it first stands there."""
+    with desk.acting() as connection:
+        changed = acts.pause(connection, topic, act.who, act.reason)
+        if changed:
+            acts.audit(connection, "pause", who=act.who, reason=act.reason, said={"topic": topic})
+    return changed
+
+
+def resume(desk: Desk, topic: str, act: Act) -> bool:
+    """Whether it was paused."""
+    with desk.acting() as connection:
+        changed = acts.resume(connection, topic)
+        if changed:
+            acts.audit(connection, "resume", who=act.who, reason=act.reason, said={"topic": topic})
+    return changed

@@ -1,0 +1,25 @@
+"""Every goal of the relay, with its number: the one place where they stand."""
+
+from ferryman.bench.figures import Goal
+
+DRAIN_RATE = Goal("drain_rate", ">=", 0.5, "of the bare producer", "drain of preloaded entries beside confluent-kafka")
+DRAIN_WAL = Goal("drain_wal", "<=", 5, "bytes an entry", "WAL that draining writes")
+DEAD_TUPLES = Goal("dead_tuples", "<=", 0, "rows", "dead tuples that draining leaves in the journal")
+SNAPSHOT_RATE = Goal("snapshot_rate", ">=", 0.95, "of without", "drain under an open REPEATABLE READ snapshot")
+SNAPSHOT_CLAIM = Goal("snapshot_claim", "<=", 1.5, "times the first", "a claim after 20,000 windows under a snapshot")
+IDLE_WRITER = Goal("idle_writer", "<=", 2, "times without", "p99 of others while a writer idles in its transaction")
+STEADY_WAL = Goal("steady_wal", "<=", 200, "bytes a message", "WAL of the relay at 1,000 messages a second")
+LATE_NOTHING = Goal("late_nothing", "<=", 5, "ms", "a window's late part, nothing late, 5,000,000 rows retained")
+LATE_RATE = Goal("late_rate", ">=", 200_000, "rows a second", "reading 1,000,000 rows of one late transaction")
+MEMORY = Goal("memory", "<=", 150, "MB", "most resident memory of the relay in a drain of 5,000,000")
+MEMORY_GROWTH = Goal("memory_growth", "<=", 1.1, "times", "resident memory at 5,000,000 entries to that at 100,000")
+LAST_TENTH = Goal("last_tenth", ">=", 0.9, "of the first", "rate of the last tenth of 5,000,000 to the first")
+APPEND_MANY = Goal("append_many", ">=", 50_000, "entries a second", "append_many, a thousand at a time, one connection")
+APPEND_ONE = Goal("append_one", "<=", 1.25, "times without", "one outbox_append beside a bare single-row insert")
+IDLE_CPU = Goal("idle_cpu", "<=", 1, "% of a core", "CPU time of an idle relay")
+IDLE_WAL = Goal("idle_wal", "<=", 0, "bytes", "WAL while the relay is idle")
+IDLE_XIDS = Goal("idle_xids", "<=", 0, "xids", "transaction numbers taken while the relay is idle")
+IDLE_STATEMENTS = Goal("idle_statements", "<=", 60, "a second", "statements of an idle relay")
+WAKE = Goal("wake", "<=", 150, "ms", "from COMMIT of the first entry after idleness until a consumer has it")
+LATENCY_P50 = Goal("latency_p50", "<=", 8, "ms", "from COMMIT until a consumer has it, 1,000 a second")
+LATENCY_P99 = Goal("latency_p99", "<=", 20, "ms", "from COMMIT until a consumer has it, 1,000 a second")
