@@ -7,6 +7,7 @@ acknowledged.
 
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +16,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from ferryman.relay import record
 from ferryman.relay.model import Entry, Place, place_of
 from ferryman.relay.policy import is_consequence
+from ferryman.relay.topics import NO_TOPIC
 from ferryman.runtime.kafka import translate
 
 # What no property of the user's may change: without these, messages are lost or reordered.
@@ -37,6 +39,7 @@ DEFAULTS: Mapping[str, Any] = {
 _MOST_BATCH_BYTES = 1_000_000
 _LARGEST_MESSAGE_BYTES = 1_000_000_000
 _PURGE_SECONDS = 5.0
+_ACQUAINT_SECONDS = 1.0
 
 
 @dataclass(slots=True)
@@ -81,6 +84,10 @@ class Publisher:
         """The bytes of its record."""
         payload = self._load(entry[0]) if entry[5] is None else entry[5]
         return record.size(entry[3], payload, record.headers(entry, self._source))
+
+    def warm_up(self) -> None:
+        """Has a producer ready before anything is claimed."""
+        self._open()
 
     def limit_batches(self, limit: int) -> None:
         """No batch may be larger than the smallest limit of a topic: a producer that makes larger ones is replaced.
@@ -160,7 +167,14 @@ class Publisher:
                 self._producer = Producer({**DEFAULTS, **ours, **self._config, **told})
             except KafkaException as error:
                 raise translate(error) from error
+            self._acquaint(self._producer)
         return self._producer
+
+    @staticmethod
+    def _acquaint(producer: Producer) -> None:
+        """Asks the cluster for anything: a producer that did not yet waits half a second before its first record."""
+        with suppress(KafkaException):
+            producer.list_topics(NO_TOPIC, timeout=_ACQUAINT_SECONDS)
 
     def _produce_when_there_is_room(self, entry: Entry, payload: bytes, headers: record.Headers, until: float) -> None:
         while self._cut is None:

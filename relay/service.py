@@ -62,7 +62,9 @@ class Relay:
 
     def worker(self, source: Source, number: int, stopping: threading.Event) -> Worker:
         tenure = tenure_of(self._settings.relay)
-        return Worker(number, source, self.cluster, tenure, self._settings.relay, self._producer, stopping)
+        worker = Worker(number, source, self.cluster, tenure, self._settings.relay, self._producer, stopping)
+        worker.alone = len(self.sources) == 1
+        return worker
 
     @property
     def _numbers(self) -> range:

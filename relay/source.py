@@ -32,6 +32,7 @@ class Source:
     settings: Settings
     problem: str | None = _NOT_YET
     was_reached: bool = False
+    _telling: threading.Lock = field(default_factory=threading.Lock)
     _scouting: threading.Lock = field(default_factory=threading.Lock)
     _news: threading.Condition = field(default_factory=threading.Condition)
 
@@ -47,15 +48,17 @@ class Source:
 
     def away(self, error: FerrymanError) -> None:
         """Says once that its database does not serve, and why."""
-        if self.problem in (None, _NOT_YET):
+        with self._telling:
+            before, self.problem = self.problem, str(error)
+        if before in (None, _NOT_YET):
             log.warning("source away", source=self.name, error=str(error))
-        self.problem = str(error)
         metrics.CONNECTED.labels(self.name).set(0)
 
     def served(self) -> None:
-        if self.problem is not None:
+        with self._telling:
+            before, self.problem, self.was_reached = self.problem, None, True
+        if before is not None:
             log.info("source connected", source=self.name)
-            self.problem, self.was_reached = None, True
             metrics.CONNECTED.labels(self.name).set(1)
 
     def await_news(self, connection: lanes.Connection, every_seconds: float, stopping: threading.Event) -> None:

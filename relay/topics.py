@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 BROKERS_OWN_LIMIT = 1_048_588
 """What a broker takes when nobody set `max.message.bytes`: for clusters that do not tell."""
 
+NO_TOPIC = "__ferryman"
+"""Asked about when only the answer counts: an answer about all topics may be large."""
+
 _FRESH_SECONDS = 300.0
 # Some clusters, and librdkafka's built-in broker, have nobody to ask.
 _CONFIGS_SECONDS = 2.0
@@ -71,7 +74,7 @@ class Topics:
         """Asks the cluster for a sign of life; None when it gives one, else the reason in words."""
         try:
             with self._lock:
-                self._admin().list_topics(topic="__ferryman", timeout=seconds)
+                self._admin().list_topics(topic=NO_TOPIC, timeout=seconds)
         except KafkaException as error:
             return str(kafka.translate(error))
         return None

@@ -30,7 +30,10 @@ _ALERT_SECONDS = 0.25
 
 @dataclass(slots=True)
 class Worker:
-    """One thread's work. `finished` is asked after each quiet turn, and ends it."""
+    """One thread's work. `finished` is asked after each quiet turn, and ends it.
+
+    Where its source is `alone` and was never right, it fails: else it would stop the other sources.
+    """
 
     number: int
     source: Source
@@ -42,10 +45,11 @@ class Worker:
     observe: Callable[[Turn], None] = lambda _turn: None
     finished: Callable[[lanes.Connection], bool] = lambda _connection: False
     give_up: bool = False
+    alone: bool = True
     progress_at: float = 0.0
 
     def run(self) -> None:
-        """Until it should stop. Only who may give up raises: then nothing was ever right, or nobody waits."""
+        """Until it should stop."""
         failures = 0
         while not self.stopping.is_set():
             try:
@@ -57,7 +61,7 @@ class Worker:
                 log.warning("claim lost to another worker", source=self.source.name)
             except Exception as error:
                 problem = translated(error)
-                if self.give_up or (isinstance(problem, Misconfigured) and not self.source.was_reached):
+                if self.give_up or (self.alone and isinstance(problem, Misconfigured) and not self.source.was_reached):
                     raise problem from error
                 self.source.away(problem)
                 failures += 1
@@ -71,6 +75,7 @@ class Worker:
             connection, publisher, self.cluster, self.tenure, stopping=self.stopping, source=self.source.name
         )
         busy_at = time.monotonic()
+        publisher.warm_up()
         try:
             while not self.stopping.is_set():
                 self.progress_at = now = time.monotonic()

@@ -2,20 +2,22 @@
 
 A fork server imports the program once, before any client exists, and forks a process per launch; what runs in it is
 `ferryman.cli.main`, with arguments, environment, folder and output of its own. `real=True` starts the installed
-program instead.
+program instead. `kill_at` kills the fork from inside, where nothing outside could aim at: the product has no hooks.
 """
 
+import importlib
 import json
 import multiprocessing
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import cache, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from ferryman.testing import reaper
 
@@ -24,6 +26,43 @@ if TYPE_CHECKING:
 
 PRELOAD = ["__main__", "support.preload"]
 NOT_INHERITED = ("FERRYMAN_", "DATABASE_URL")
+
+
+class KillAt(NamedTuple):
+    """`kill -9` of itself, right before or after the nth call of what `module:attribute` names, in any thread.
+
+    A function that another module imported by its name is called where it was imported to: name that place.
+    """
+
+    place: str
+    when: Literal["before", "after"]
+    nth: int = 1
+
+    def arm(self) -> None:
+        module, _, path = self.place.partition(":")
+        *owners, name = path.split(".")
+        owner: Any = importlib.import_module(module)
+        for each in owners:
+            owner = getattr(owner, each)
+        setattr(owner, name, self._armed(getattr(owner, name)))
+
+    def _armed(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        calls, lock = 0, threading.Lock()
+
+        @wraps(original)
+        def armed(*arguments: Any, **named: Any) -> Any:
+            nonlocal calls
+            with lock:
+                calls += 1
+                due = calls == self.nth
+            if due and self.when == "before":
+                os.kill(os.getpid(), signal.SIGKILL)
+            value = original(*arguments, **named)
+            if due:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return value
+
+        return armed
 
 
 class _Child(Protocol):
@@ -113,14 +152,24 @@ class Launcher:
         self.environment = dict(environment)
         self.launched: list[Launched] = []
 
-    def start(self, *arguments: str, env: Mapping[str, str] | None = None, real: bool = False) -> Launched:
+    def start(
+        self,
+        *arguments: str,
+        env: Mapping[str, str] | None = None,
+        real: bool = False,
+        kill_at: KillAt | None = None,
+    ) -> Launched:
         """Starts and does not wait."""
+        assert not (real and kill_at), "the installed program can be killed from outside only"
         outputs = self.folder / f".launch-{len(self.launched)}"
         outputs.mkdir()
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(NOT_INHERITED)}
         environment = {**inherited, **self.environment, **(env or {})}
-        start = _start_program if real else _fork
-        launched = Launched(arguments, start(arguments, environment, self.folder, outputs), outputs)
+        if real:
+            child: _Child = _start_program(arguments, environment, self.folder, outputs)
+        else:
+            child = _fork(arguments, environment, self.folder, outputs, kill_at)
+        launched = Launched(arguments, child, outputs)
         self.launched.append(launched)
         return launched
 
@@ -171,10 +220,13 @@ def _start_program(arguments: Sequence[str], environment: Mapping[str, str], fol
         )  # fmt: skip
 
 
-def _fork(arguments: Sequence[str], environment: Mapping[str, str], folder: Path, outputs: Path) -> _Fork:
+def _fork(
+    arguments: Sequence[str], environment: Mapping[str, str], folder: Path, outputs: Path, kill_at: KillAt | None
+) -> _Fork:
     for name in ("stdout", "stderr"):
         (outputs / name).touch()
-    process = _fork_server().Process(target=_become, args=(list(arguments), dict(environment), folder, outputs))
+    become = (list(arguments), dict(environment), folder, outputs, kill_at)
+    process = _fork_server().Process(target=_become, args=become)
     process.start()
     return _Fork(process)
 
@@ -186,7 +238,9 @@ def _fork_server() -> "ForkServerContext":
     return context
 
 
-def _become(arguments: list[str], environment: dict[str, str], folder: Path, outputs: Path) -> None:
+def _become(
+    arguments: list[str], environment: dict[str, str], folder: Path, outputs: Path, kill_at: KillAt | None
+) -> None:
     """Runs in the fork: from here on it is a `ferryman` process like any other."""
     os.setsid()
     os.chdir(folder)
@@ -197,4 +251,6 @@ def _become(arguments: list[str], environment: dict[str, str], folder: Path, out
         os.dup2(os.open(outputs / name, os.O_WRONLY | os.O_APPEND), descriptor)
     from ferryman.cli import main
 
+    if kill_at is not None:
+        kill_at.arm()
     main(arguments)

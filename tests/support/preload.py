@@ -12,5 +12,6 @@ from ferryman.cli.app import COMMANDS
 
 for _module, _line in COMMANDS.values():
     importlib.import_module(_module)
+importlib.import_module("ferryman.relay.service")
 
 __all__ = ["alembic", "confluent_kafka", "psycopg_pool", "rich", "sqlalchemy"]

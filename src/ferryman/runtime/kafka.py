@@ -25,7 +25,7 @@ def client_config(kafka: Kafka, process: str, **ours: Any) -> dict[str, Any]:
     base: Mapping[str, Any] = {
         "bootstrap.servers": kafka.bootstrap_servers,
         "client.id": f"ferryman-{process}",
-        "log_level": 3,
+        "log_level": 1,  # what goes wrong comes as an error; librdkafka would say it again with each attempt
         "logger": log,
     }
     return {**base, **kafka.properties, **ours}

@@ -135,8 +135,9 @@ class Relay(Section):
         0.075, "When nothing comes, how often to look: with one cheap statement, and no NOTIFY.", unit="seconds",
         gt=0, le=60, danger="the first entry after a quiet time waits for so long",
     )  # fmt: skip
-    deadline_seconds: Seconds = setting(
+    deadline_seconds: float = setting(
         10.0, "What Kafka did not acknowledge within this time is unknown, and sent again.", unit="seconds",
+        ge=2, le=600,
         danger="a claim stays open for so long while the broker is silent; keep it below service.drain_seconds",
     )  # fmt: skip
     retry: RelayRetry = setting(RelayRetry, "How often an entry is tried that fails for a reason of its own.")

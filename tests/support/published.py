@@ -1,0 +1,323 @@
+"""Relays under load: writers append, relays publish, and the topic is read back and judged against the outbox."""
+
+import json
+import random
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Self
+from uuid import uuid4
+
+import psycopg
+from confluent_kafka import Consumer, Message, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from ferryman.relay.store import lanes
+from support.launch import KillAt, Launched, Launcher
+
+KEYS = 40
+PARTITIONS = 3
+PAYLOAD = "nobody-reads-this-in-a-log"
+FAST = {
+    "FERRYMAN_RELAY__DEADLINE_SECONDS": "2",
+    "FERRYMAN_RELAY__IDLE_SECONDS": "0.02",
+    "FERRYMAN_RELAY__BACKLOG_SECONDS": "1",
+}
+
+
+class Record(NamedTuple):
+    """What a reader of the topic sees."""
+
+    partition: int
+    offset: int
+    at: float
+    key: str
+    value: bytes
+    headers: tuple[tuple[str, bytes], ...]
+
+    @property
+    def id(self) -> str:
+        return dict(self.headers)["ce_id"].decode()
+
+    @property
+    def number(self) -> int:
+        """Of its key: the counter under whose lock it was appended."""
+        return int(self.value.split()[0])
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What was committed, by id as (key, payload), and what is on the topic, in the order of its partitions."""
+
+    committed: Mapping[str, tuple[str, bytes]]
+    published: list[Record]
+
+    @property
+    def missing(self) -> set[str]:
+        return set(self.committed) - {record.id for record in self.published}
+
+    @property
+    def ghosts(self) -> set[str]:
+        return {record.id for record in self.published} - set(self.committed)
+
+    @property
+    def doubled(self) -> int:
+        return len(self.published) - len({record.id for record in self.published})
+
+    @property
+    def altered(self) -> list[Record]:
+        """Records whose bytes are not those that were appended, or that differ from the first with their id."""
+        first: dict[str, Record] = {}
+        return [
+            record
+            for record in self.published
+            if (record.key, record.value) != self.committed.get(record.id, (record.key, record.value))
+            or (same := first.setdefault(record.id, record))[3:] != record[3:]
+            or same.partition != record.partition
+        ]
+
+    @property
+    def inverted(self) -> dict[str, list[int]]:
+        """The keys whose first occurrences are not in the order of their numbers."""
+        numbers: dict[str, dict[int, None]] = defaultdict(dict)
+        for record in self.published:
+            numbers[record.key][record.number] = None
+        return {key: list(seen) for key, seen in numbers.items() if list(seen) != sorted(seen)}
+
+    def assert_kept(self) -> None:
+        """N1 to N4."""
+        assert len(self.committed) >= 100, "too little was committed to prove anything"
+        assert not self.missing, f"{len(self.missing)} of {len(self.committed)} were lost"
+        assert not self.ghosts, f"published, and never committed: {self.ghosts}"
+        assert not self.altered, f"not what was appended, or not what was published before: {self.altered}"
+        assert not self.inverted, f"out of order: {self.inverted}"
+
+
+def new_topic(kafka: str, name: str = "") -> str:
+    name = name or f"relay-{uuid4().hex[:12]}"
+    admin = AdminClient({"bootstrap.servers": kafka})  # asked in one breath, it would be gone before its answer
+    admin.create_topics([NewTopic(name, PARTITIONS, 1)])[name].result(10)
+    return name
+
+
+def read_topic(kafka: str, topic: str) -> list[Record]:
+    """All that is on it at this moment, partition by partition."""
+    consumer = Consumer({"bootstrap.servers": kafka, "group.id": uuid4().hex, "enable.auto.commit": False})
+    records: list[Record] = []
+    try:
+        partitions = [TopicPartition(topic, n, 0) for n in consumer.list_topics(topic, 10).topics[topic].partitions]
+        ends = {each.partition: consumer.get_watermark_offsets(each, 10)[1] for each in partitions}
+        consumer.assign(partitions)
+        until = time.monotonic() + 20
+        while any(max(each.offset, 0) < ends[each.partition] for each in consumer.position(partitions)):
+            assert time.monotonic() < until, f"the topic {topic} cannot be read to its end"
+            records += map(_record, consumer.consume(1000, 0.1))
+    finally:
+        consumer.close()
+    return sorted(records)
+
+
+def _record(message: Message) -> Record:
+    assert message.error() is None, message.error()
+    partition, offset, key, value = message.partition(), message.offset(), message.key(), message.value()
+    assert isinstance(partition, int) and isinstance(offset, int)  # noqa: PT018
+    assert isinstance(key, bytes) and isinstance(value, bytes)  # noqa: PT018
+    headers: Any = message.headers()
+    return Record(partition, offset, message.timestamp()[1] / 1000, key.decode(), value, tuple(headers))
+
+
+class Writers:
+    """Threads that append in transactions with rollbacks; a lost connection is opened again."""
+
+    def __init__(self, url: str, topic: str, seed: int = 1, *, threads: int = 3, pause_seconds: float = 0.005) -> None:
+        self._url = url
+        self._topic = topic
+        self._pause_seconds = pause_seconds
+        self._stopping = threading.Event()
+        self.errors: list[BaseException] = []
+        self.commits = 0
+        dice = [random.Random(f"{seed}-{n}") for n in range(threads)]
+        self._threads = [threading.Thread(target=self._write, args=(each,), daemon=True) for each in dice]
+
+    def __enter__(self) -> Self:
+        with psycopg.connect(self._url, autocommit=True) as db:
+            db.execute("CREATE TABLE IF NOT EXISTS counters (key text PRIMARY KEY, number bigint NOT NULL DEFAULT 0)")
+            keys = "INSERT INTO counters (key) SELECT 'k' || n FROM generate_series(1, %s) n ON CONFLICT DO NOTHING"
+            db.execute(keys, (KEYS,))
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopping.set()
+        for thread in self._threads:
+            thread.join(30)
+        assert not any(thread.is_alive() for thread in self._threads)
+        assert self.errors == []
+
+    def await_commits(self, count: int, seconds: float = 20) -> None:
+        """So many more transactions than until now."""
+        target = self.commits + count
+        poll_until(lambda: self.commits >= target or self.errors, f"{count} commits", seconds)
+
+    def _write(self, dice: random.Random) -> None:
+        try:
+            while not self._stopping.is_set():
+                try:
+                    with psycopg.connect(self._url, connect_timeout=5) as connection:
+                        while not self._stopping.wait(self._pause_seconds):
+                            self._transaction(connection, dice)
+                except psycopg.OperationalError:  # the server went away; the next connection waits for it
+                    self._stopping.wait(0.05)
+        except BaseException as error:
+            self.errors.append(error)
+
+    def _transaction(self, db: psycopg.Connection[tuple[Any, ...]], dice: random.Random) -> None:
+        """The row of each key is locked first: so its messages commit in the order of their numbers."""
+        for key in sorted(dice.sample(range(1, KEYS + 1), dice.choice([1, 1, 2, 4]))):
+            db.execute(
+                "WITH counted AS (UPDATE counters SET number = number + 1 WHERE key = %(key)s RETURNING number) "
+                "SELECT ferryman.outbox_append(%(topic)s, %(key)s, 'counted', convert_to(number || %(rest)s, 'UTF8')) "
+                "FROM counted",
+                {"key": f"k{key}", "topic": self._topic, "rest": f" {PAYLOAD}"},
+            )
+        if dice.random() < 0.15:
+            db.rollback()
+        else:
+            db.commit()
+            self.commits += 1
+
+
+@dataclass
+class Ferry:
+    """A database, a topic, and the relays between them: what all fault tests start from."""
+
+    ferryman: Launcher
+    database_url: str
+    kafka: str
+    environment: dict[str, str] = field(default_factory=dict)
+    topic: str = ""
+
+    def __post_init__(self) -> None:
+        self.topic = new_topic(self.kafka)
+        urls = {"FERRYMAN_DATABASE_URL": self.database_url, "FERRYMAN_KAFKA__BOOTSTRAP_SERVERS": self.kafka}
+        self.environment = {**FAST, **urls, **self.environment}
+
+    def start(self, kill_at: KillAt | None = None, env: Mapping[str, str] | None = None) -> Launched:
+        """A relay that may not have started yet."""
+        return self.ferryman.start("run", "relay", env={**self.environment, **(env or {})}, kill_at=kill_at)
+
+    def relay(self, env: Mapping[str, str] | None = None) -> Launched:
+        """A relay that is ready."""
+        relay = self.start(env=env)
+        relay.until(lambda: readyz(relay) == "ready", "readiness")
+        return relay
+
+    def writers(self, seed: int = 1, **how: Any) -> Writers:
+        return Writers(self.database_url, self.topic, seed, **how)
+
+    @contextmanager
+    def database(self) -> Iterator[psycopg.Connection[tuple[Any, ...]]]:
+        with psycopg.connect(self.database_url, autocommit=True) as connection:
+            yield connection
+
+    def query(self, statement: str, *parameters: object) -> list[tuple[Any, ...]]:
+        with self.database() as connection:
+            return connection.execute(statement, parameters).fetchall()
+
+    def await_published(self, seconds: float = 20) -> None:
+        """Nothing is left to do."""
+        with self.database() as connection:
+            left = "SELECT * FROM ferryman.backlog"
+            poll_until(lambda: not connection.execute(left).fetchall(), "an empty backlog", seconds)
+
+    def statuses(self) -> set[str]:
+        return {status for (status,) in self.query("SELECT DISTINCT status FROM ferryman.outbox_entries")}
+
+    def verdict(self) -> Verdict:
+        rows = self.query("SELECT id::text, key, payload FROM ferryman.outbox WHERE topic = %s", self.topic)
+        published = read_topic(self.kafka, self.topic)
+        return Verdict({identity: (key, bytes(payload)) for identity, key, payload in rows}, published)
+
+    def assert_kept(self) -> Verdict:
+        """N1 to N4, once all is published; and nothing was charged to an entry."""
+        self.await_published()
+        assert self.statuses() == {"PUBLISHED"}, self.statuses()
+        self.assert_nothing_charged()
+        verdict = self.verdict()
+        verdict.assert_kept()
+        return verdict
+
+    def assert_nothing_charged(self) -> None:
+        """N8: no attempt was burned, nothing failed and nothing was parked."""
+        assert self.query("SELECT * FROM ferryman.outbox_exception") == []
+        assert self.query("SELECT * FROM ferryman.outbox_parked_topic") == []
+        assert self.query("SELECT * FROM ferryman.outbox_parked_key") == []
+
+    def claims(self) -> tuple[int, int]:
+        """How many lanes are locked, and how many sessions of relays sit in an open transaction."""
+        [row] = self.query(
+            "SELECT (SELECT count(*) FROM pg_locks l JOIN pg_database d ON d.oid = l.database "
+            "        WHERE locktype = 'advisory' AND classid = %s AND datname = current_database()), "
+            "       (SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() "
+            "        AND application_name = 'ferryman relay' AND state LIKE 'idle in transaction%%')",
+            lanes._LOCK_CLASS,
+        )
+        return int(row[0]), int(row[1])
+
+
+def poll_until(condition: Callable[[], Any], what: str, seconds: float = 20) -> Any:
+    until = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < until, f"no {what} within {seconds} s"
+        time.sleep(0.02)
+    return value
+
+
+def stays(condition: Callable[[], bool], seconds: float) -> bool:
+    """Whether it held at every look, for so long."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        if not condition():
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def events(launched: Launched) -> list[dict[str, Any]]:
+    """The lines of its log."""
+    return [json.loads(line) for line in launched.stderr.splitlines() if line.startswith("{") and line.endswith("}")]
+
+
+def said(launched: Launched, event: str) -> list[dict[str, Any]]:
+    return [each for each in events(launched) if each["event"] == event]
+
+
+def ask(launched: Launched, path: str) -> tuple[int, str]:
+    """The health endpoint's status and words; 0 before it listens."""
+    if not (started := said(launched, "started")):
+        return 0, ""
+    try:
+        with urllib.request.urlopen(f"{started[0]['health']}/{path}", timeout=5) as answer:
+            return int(answer.status), answer.read().decode().strip()
+    except urllib.error.HTTPError as refused:
+        with refused:
+            return refused.code, refused.read().decode().strip()
+    except OSError:
+        return 0, ""
+
+
+def readyz(launched: Launched) -> str:
+    return ask(launched, "readyz")[1]
+
+
+def metric(launched: Launched, name: str) -> float:
+    """The sum over all labels."""
+    lines = (line.rpartition(" ") for line in ask(launched, "metrics")[1].splitlines())
+    return sum(float(value) for sample, _, value in lines if sample.partition("{")[0] == name)
