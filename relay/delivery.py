@@ -170,7 +170,8 @@ class Delivery:
         if cut.timed_out:
             self._judge_silence(cut, [entry], {entry[2]})
             return
-        outcome = judge(*cut.errors.get(place_of(entry), ("_FATAL", cut.why)))
+        code, words = cut.errors.get(place_of(entry), ("_FATAL", cut.why))
+        outcome = judge(code, cut.why if is_consequence(code) else words)
         match outcome:
             case TopicUnavailable(error):
                 self._refuse(entry[2], error)

@@ -5,6 +5,7 @@ certain is unknown. Positive reports are not asked for; what was not reported as
 acknowledged.
 """
 
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -39,6 +40,9 @@ DEFAULTS: Mapping[str, Any] = {
 _MOST_BATCH_BYTES = 1_000_000
 _LARGEST_MESSAGE_BYTES = 1_000_000_000
 _PURGE_SECONDS = 5.0
+# While acknowledgements still come it is not silent: so long it waits for the next, and so long for all of them.
+_PATIENCE_SECONDS = 1.0
+_MOST_PATIENCE_SECONDS = 30.0
 _ACQUAINT_SECONDS = 1.0
 
 
@@ -117,7 +121,7 @@ class Publisher:
             try:
                 produce(entry[2], payload, entry[3], headers=headers)
             except BufferError:
-                self._produce_when_there_is_room(entry, payload, headers, until)
+                self._produce_when_there_is_room(produce, entry, payload, headers, until)
             except KafkaException as error:
                 self._failed(error.args[0], place_of(entry))
         self.bytes_sent += total
@@ -125,9 +129,12 @@ class Publisher:
 
     def flush(self, until: float) -> Cut | None:
         """Waits until all is acknowledged, or says what is not; then the producer is another."""
-        producer = self._producer
-        while producer is not None and self._cut is None and len(producer):
-            left = until - time.monotonic()
+        producer, fewest, began = self._producer, math.inf, time.monotonic()
+        while producer is not None and self._cut is None and (held := len(producer)):
+            now = time.monotonic()
+            if held < fewest:
+                fewest, until = held, max(until, min(now + _PATIENCE_SECONDS, began + _MOST_PATIENCE_SECONDS))
+            left = until - now
             if left <= 0:
                 self._cut = Cut(timed_out=True, why=self._last_error or "no acknowledgement within the deadline")
                 break
@@ -176,11 +183,14 @@ class Publisher:
         with suppress(KafkaException):
             producer.list_topics(NO_TOPIC, timeout=_ACQUAINT_SECONDS)
 
-    def _produce_when_there_is_room(self, entry: Entry, payload: bytes, headers: record.Headers, until: float) -> None:
+    def _produce_when_there_is_room(
+        self, produce: Callable[..., None], entry: Entry, payload: bytes, headers: record.Headers, until: float
+    ) -> None:
+        until = max(until, time.monotonic() + _PATIENCE_SECONDS)  # it was full before, and there was room
         while self._cut is None:
             self._poll(0.005)
             try:
-                self._open().produce(entry[2], payload, entry[3], headers=headers)
+                produce(entry[2], payload, entry[3], headers=headers)
                 return
             except BufferError:
                 if time.monotonic() > until:

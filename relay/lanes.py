@@ -21,6 +21,8 @@ from ferryman.relay.settling import Settled, settle_exceptions, settle_walks
 from ferryman.relay.store import exceptions, lanes, reading
 
 _MOST_BYTES = 32 * 1024 * 1024
+# Of one read: their payloads are not read with them, and what one turn sends must be acknowledged within its deadline.
+_MOST_LARGE = 32
 _LONG_WAY = 10_000
 WHOLE_OUTBOX = ""
 
@@ -143,23 +145,24 @@ class LaneWorker:
         counts, shared = [], None
         for walk in under_way:
             most, needed = self._tenure.batch_entries, walk.target is None
-            entries, target = reading.read(self._connection, walk, most, shared)
+            found, target = reading.read(self._connection, walk, most, shared)
             shared = target if needed else shared
+            entries = _portion(found)
             if entries and claim.parked_keys:
                 delivery.parked |= exceptions.parked(self._connection, entries)
             if entries:
                 delivery.send(entries)
                 metrics.BATCH_ENTRIES.labels(self._source).observe(len(entries))
-            self._take(walk, entries, target, most)
+            self._take(walk, entries, target, more=len(found) == most or len(entries) < len(found))
             counts.append(len(entries))
         return counts
 
     @staticmethod
-    def _take(walk: Walk, entries: Sequence[Entry], target: Window, most: int) -> None:
+    def _take(walk: Walk, entries: Sequence[Entry], target: Window, *, more: bool) -> None:
         if not entries and walk.target is None and target.position_at - walk.done.position_at > _LONG_WAY:
             walk.skip_to(target)  # what is not committed yet need not be looked through again and again
         else:
-            walk.take(entries, target, more=len(entries) == most)
+            walk.take(entries, target, more=more)
 
     def _must_end(self, until: float) -> bool:
         return (
@@ -177,7 +180,8 @@ class LaneWorker:
             overdue = exceptions.fail_outages(self._connection, on_probation, age, most)
         for topics, count in ((freed - on_probation, most), (on_probation, 1)):
             exceptions.release_topics(self._connection, topics, count)
-        due = exceptions.read_due(self._connection, claim.lanes, most)
+        found = exceptions.read_due(self._connection, claim.lanes, most)
+        due = found[: len(_portion([each.entry for each in found]))]
         delivery = self._delivery(claim, avoided)
         delivery.parked_topics = ()
         for replay in {each.replay for each in due}:
@@ -229,3 +233,9 @@ class LaneWorker:
         first = [lane for walk in under_way if walk.target is not None for lane in walk.lanes]
         last = [lane for walk in under_way for lane in walk.lanes if lane not in first]
         self._preferred = [*first, *(lane for lane in self._preferred if lane not in {*first, *last}), *last]
+
+
+def _portion(entries: Sequence[Entry]) -> Sequence[Entry]:
+    """As many as are sent at once: all of them, but for many large ones."""
+    large = [n for n, entry in enumerate(entries) if entry[5] is None]
+    return entries if len(large) <= _MOST_LARGE else entries[: large[_MOST_LARGE]]

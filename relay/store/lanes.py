@@ -17,13 +17,15 @@ Connection = psycopg.Connection[tuple[Any, ...]]
 # Advisory locks of ours in this database: (this number, the lane).
 _LOCK_CLASS = 0x46455252
 
-# The planner must not take a turn through all that is retained. A commit that a crash of the server forgets costs
-# duplicates, which its publication could cost anyway: so nobody waits for the disk. A claimer that vanished frees its
-# lanes when the server ends its session: by its own clock, or where it waits in the middle of a pipeline, by TCP's.
+# The planner must not take a turn through all that is retained, nor plan each read anew. A commit that a crash of the
+# server forgets costs duplicates, which its publication could cost anyway: so nobody waits for the disk. A claimer that
+# vanished frees its lanes when the server ends its session: by its own clock, or where it waits in the middle of a
+# pipeline, by TCP's.
 _PREPARE_CLAIM = """\
 -- relay.prepare_claim
 SELECT set_config('jit', 'off', true), set_config('enable_seqscan', 'off', true),
-       set_config('enable_bitmapscan', 'off', true), set_config('synchronous_commit', 'off', true),
+       set_config('enable_bitmapscan', 'off', true), set_config('plan_cache_mode', 'force_generic_plan', true),
+       set_config('synchronous_commit', 'off', true),
        set_config('idle_in_transaction_session_timeout', %(idle)s, true),
        set_config('tcp_keepalives_idle', '10', true), set_config('tcp_keepalives_interval', '5', true),
        set_config('tcp_keepalives_count', '3', true),
