@@ -51,6 +51,7 @@ class Topics:
         self._lock = threading.Lock()
         self._client: AdminClient | None = None
         self._tells_configs = True
+        self._heard = kafka.Hearing()
 
     def get(self, name: str) -> Topic:
         """The topic as the cluster knows it; raises when it is refused, or when nobody answers."""
@@ -76,14 +77,14 @@ class Topics:
             with self._lock:
                 self._admin().list_topics(topic=NO_TOPIC, timeout=seconds)
         except KafkaException as error:
-            return str(kafka.translate(error))
+            return str(self._heard.translate(error, self._admin()))
         return None
 
     def _ask(self, name: str) -> Topic:
         try:
             found = self._admin().list_topics(topic=name, timeout=self._settings.timeout_seconds).topics.get(name)
         except KafkaException as error:
-            raise ClusterAwayError(str(kafka.translate(error))) from error
+            raise ClusterAwayError(str(self._heard.translate(error, self._admin()))) from error
         if found is None:
             raise TopicRefusedError(f"Kafka does not know the topic {name}")
         if found.error is not None:
@@ -118,6 +119,6 @@ class Topics:
 
     def _admin(self) -> "AdminClient":
         if self._client is None:
-            unsafe: dict[str, Any] = {"allow.auto.create.topics": False}
-            self._client = kafka.admin(self._settings, "relay", **unsafe)
+            ours: dict[str, Any] = {"allow.auto.create.topics": False, "error_cb": self._heard}
+            self._client = kafka.admin(self._settings, "relay", **ours)
         return self._client

@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 import pytest
 
 from support.launch import KillAt, Launcher
-from support.published import Ferry, new_topic, poll_until
+from support.published import Ferry, Verdict, new_topic, poll_until
 
 pytestmark = [pytest.mark.real_kafka, pytest.mark.slow]
 
@@ -71,3 +71,38 @@ def test_a_relay_killed_while_it_releases_a_parked_topic_keeps_its_order(
         ferry.start()
         writers.await_commits(50)
     ferry.assert_kept()
+
+
+# Truncation takes rows away: what was committed is remembered beside them.
+REMEMBER = """
+CREATE TABLE remembered (id text, key text, payload bytea);
+CREATE FUNCTION remember() RETURNS trigger LANGUAGE plpgsql AS
+'BEGIN INSERT INTO remembered VALUES (NEW.id, NEW.key, NEW.payload); RETURN NULL; END';
+CREATE TRIGGER remember AFTER INSERT ON ferryman.outbox FOR EACH ROW EXECUTE FUNCTION remember();
+"""
+SHORT_RING = {"FERRYMAN_RELAY__RING__ROTATE_SECONDS": "0.2", "FERRYMAN_RELAY__RING__RETENTION_SECONDS": "0"}
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("step", ["rotate", "lock", "truncate"])
+def test_a_relay_killed_while_the_ring_turns_loses_inverts_and_alters_nothing(
+    ferry: Ferry, step: str, when: Literal["before", "after"]
+) -> None:
+    """N1 to N4 and N11: the next one turns it further, and what is truncated was published."""
+    with ferry.database() as connection:
+        connection.execute(REMEMBER)
+    with ferry.writers() as writers:
+        writers.await_commits(50)
+        victim = ferry.start(KillAt(f"ferryman.relay.store.ring:{step}", when, 1), SHORT_RING)
+        assert victim.wait() == -9
+        ferry.start(env=SHORT_RING)
+        writers.await_commits(50)
+    ferry.await_published()
+    poll_until(
+        lambda: ferry.query("SELECT sum(n) > 0 FROM ferryman.outbox_state, unnest(truncated) n") == [(True,)],
+        "truncation",
+    )
+    committed = ferry.query("SELECT id, key, payload FROM remembered")
+    Verdict(
+        {identity: (key, bytes(payload)) for identity, key, payload in committed}, ferry.verdict().published
+    ).assert_kept()

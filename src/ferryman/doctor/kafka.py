@@ -22,15 +22,16 @@ def checks(settings: Settings) -> Iterator[Check]:
         return
     from confluent_kafka import KafkaException
 
-    began = time.monotonic()
+    began, heard = time.monotonic(), kafka.Hearing()
     try:
-        admin = kafka.admin(settings.kafka, "doctor")
-        metadata = admin.list_topics(timeout=settings.kafka.timeout_seconds)
+        admin = kafka.admin(settings.kafka, "doctor", error_cb=heard)
     except FerrymanError as error:
         yield from_error("kafka.reached", error)
         return
+    try:
+        metadata = admin.list_topics(timeout=settings.kafka.timeout_seconds)
     except KafkaException as error:
-        yield from_error("kafka.reached", _unreached(settings.kafka, kafka.translate(error)))
+        yield from_error("kafka.reached", _unreached(settings.kafka, heard.translate(error, admin)))
         return
     milliseconds = (time.monotonic() - began) * 1000
     brokers = ", ".join(f"{broker.host}:{broker.port}" for broker in metadata.brokers.values())

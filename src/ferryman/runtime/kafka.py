@@ -41,6 +41,26 @@ def admin(kafka: Kafka, process: str, **ours: Any) -> "AdminClient":
         raise translate(error) from error
 
 
+class Hearing:
+    """A client's `error_cb`: keeps why it cannot connect, where a question that was not answered only timed out.
+
+    The client calls it while it is polled.
+    """
+
+    def __init__(self) -> None:
+        self._telling: KafkaError | None = None
+
+    def __call__(self, error: "KafkaError") -> None:
+        if codes.kafka(error.name()).family is Misconfigured:
+            self._telling = error
+
+    def translate(self, error: "KafkaException", client: "AdminClient") -> FerrymanError:
+        """What was heard says more than the error itself; it is heard once."""
+        client.poll(0)
+        telling, self._telling = self._telling, None
+        return translate(telling or error)
+
+
 def translate(error: "KafkaException | KafkaError") -> FerrymanError:
     """The library's error as one of ours, decided by its code."""
     inner = error.args[0] if isinstance(error, Exception) and error.args else error
