@@ -56,7 +56,7 @@ def test_one_worker_alone_publishes_every_lane_once_and_in_order(ferryman_db: Da
     assert ferryman_db.execute("SELECT * FROM ferryman.backlog").fetchall() == []
     by_key: dict[str, list[int]] = {}
     for entry in out:
-        by_key.setdefault(entry[3], []).append(int(entry[5]))
+        by_key.setdefault(entry[3], []).append(int(entry[5] or b""))
     assert all(numbers == sorted(numbers) for numbers in by_key.values())
 
 

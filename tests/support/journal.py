@@ -173,7 +173,7 @@ class Stress:
 
     def _publish(self, entries: Sequence[Entry]) -> None:
         with self._lock:
-            self._published.extend((entry[3], int(entry[5])) for entry in entries)
+            self._published.extend((entry[3], int(entry[5] or b"")) for entry in entries)
 
     def _resolve(self) -> None:
         """Commits what a crash left prepared: it holds its locks, and its writer is gone."""
