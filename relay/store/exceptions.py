@@ -89,9 +89,9 @@ WHERE e.lane = head.lane AND e.topic = head.topic AND e.key = head.key AND e.pos
 
 # How the first of a parked key `p` stands that is not out and not given up: a place in an index, however many wait.
 _HEAD = """\
-SELECT head.status FROM ferryman.outbox_exception head
-WHERE head.lane = p.lane AND head.topic = p.topic AND head.key = p.key AND head.status IN ('RETRYING', 'PARKED')
-ORDER BY head.lane, head.topic, head.key, head.position LIMIT 1"""
+(SELECT head.status FROM ferryman.outbox_exception head
+ WHERE head.lane = p.lane AND head.topic = p.topic AND head.key = p.key AND head.status IN ('RETRYING', 'PARKED')
+ ORDER BY head.lane, head.topic, head.key, head.position LIMIT 1)"""
 
 # One moment for all of a batch: what is due at once goes in the order of positions.
 _RELEASE_KEYS = """\
@@ -102,7 +102,7 @@ FROM (
     SELECT p.lane, p.topic, p.key
     FROM unnest(%(lanes)s::smallint[], %(topics)s::text[], %(keys)s::text[]) freed (lane, topic, key)
     JOIN ferryman.outbox_parked_key p USING (lane, topic, key)
-    WHERE ($head) = 'PARKED' OFFSET 0
+    WHERE $head = 'PARKED' OFFSET 0
 ) p
 CROSS JOIN LATERAL (
     SELECT w.position FROM ferryman.outbox_exception w
@@ -135,7 +135,7 @@ CROSS JOIN LATERAL (
     WHERE w.lane = freed.lane AND w.topic = freed.topic AND w.status = 'PARKED'
       AND NOT EXISTS (
           SELECT FROM ferryman.outbox_parked_key p
-          WHERE p.lane = w.lane AND p.topic = w.topic AND p.key = w.key AND ($head) = 'RETRYING'
+          WHERE p.lane = w.lane AND p.topic = w.topic AND p.key = w.key AND $head = 'RETRYING'
       )
     ORDER BY w.lane, w.topic, w.key, w.position LIMIT %(most)s
 ) next
@@ -152,7 +152,7 @@ WHERE parked.lane = freed.lane AND parked.topic = freed.topic
       WHERE e.lane = parked.lane AND e.topic = parked.topic AND e.status IN ('RETRYING', 'PARKED')
         AND NOT EXISTS (
             SELECT FROM ferryman.outbox_parked_key p
-            WHERE p.lane = e.lane AND p.topic = e.topic AND p.key = e.key AND ($head) = 'RETRYING'
+            WHERE p.lane = e.lane AND p.topic = e.topic AND p.key = e.key AND $head = 'RETRYING'
         )
   )
 """.replace("$head", _HEAD)

@@ -34,18 +34,15 @@ def _library() -> Any:
         ("rd_kafka_mock_cluster_destroy", None, pointer),
         ("rd_kafka_mock_cluster_bootstraps", ctypes.c_char_p, pointer),
         ("rd_kafka_mock_topic_create", ctypes.c_int, pointer, ctypes.c_char_p, ctypes.c_int, ctypes.c_int),
+        ("rd_kafka_mock_partition_set_leader", ctypes.c_int, pointer, ctypes.c_char_p, ctypes.c_int32, ctypes.c_int32),
         ("rd_kafka_mock_push_request_errors_array", None, pointer, ctypes.c_int16, ctypes.c_size_t, pointer),
         ("rd_kafka_mock_clear_request_errors", None, pointer, ctypes.c_int16),
-        ("rd_kafka_mock_broker_push_request_error_rtts", ctypes.c_int, pointer, ctypes.c_int32, ctypes.c_int16,
-         ctypes.c_size_t),
         ("rd_kafka_mock_broker_set_rtt", ctypes.c_int, pointer, ctypes.c_int32, ctypes.c_int),
         ("rd_kafka_mock_broker_set_down", ctypes.c_int, pointer, ctypes.c_int32),
         ("rd_kafka_mock_broker_set_up", ctypes.c_int, pointer, ctypes.c_int32),
     ):  # fmt: skip
         function = getattr(library, name)
         function.restype, function.argtypes = result, arguments
-    # The errors and their delays are variable arguments behind the declared ones.
-    library.rd_kafka_mock_broker_push_request_error_rtts.argtypes = None
     return library
 
 
@@ -70,6 +67,11 @@ class MockCluster:
     def create(self, topic: str, partitions: int = 1) -> None:
         assert self._library.rd_kafka_mock_topic_create(self._cluster, topic.encode(), partitions, 1) == 0
 
+    def lead(self, topic: str, *, leader: bool, partition: int = 0) -> None:
+        """Whether the partition has a leader; without one nothing is taken, and librdkafka waits and says nothing."""
+        number = 1 if leader else -1
+        assert self._library.rd_kafka_mock_partition_set_leader(self._cluster, topic.encode(), partition, number) == 0
+
     def fail(self, errors: Sequence[int], request: int = PRODUCE) -> None:
         """The next requests of this kind are answered with these errors, one each."""
         codes = (ctypes.c_int * len(errors))(*errors)
@@ -81,6 +83,7 @@ class MockCluster:
 
     def delay(self, milliseconds: Sequence[int], request: int = PRODUCE) -> None:
         """The next requests of this kind are answered well, but only after so long."""
+        # The errors and their delays are variable arguments: ctypes is told the type of each argument here.
         pairs = [ctypes.c_int(each) for wait in milliseconds for each in (KafkaError.NO_ERROR, wait)]
         self._library.rd_kafka_mock_broker_push_request_error_rtts(
             ctypes.c_void_p(self._cluster), ctypes.c_int32(1), ctypes.c_int16(request),

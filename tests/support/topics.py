@@ -1,6 +1,7 @@
 """A relay in this process between a database of the test's own and topics with settings of their own."""
 
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -106,13 +107,16 @@ class Crossing:
         return int(self.query("SELECT coalesce(max(attempts), 0) FROM ferryman.outbox_exception")[0][0])
 
     def await_statuses(self, expected: dict[str, int], topic: str = "%", seconds: float = 20) -> None:
-        poll_until(lambda: self.statuses(topic) == expected, f"{expected} (but {self.statuses(topic)})", seconds)
+        until = time.monotonic() + seconds
+        while (found := self.statuses(topic)) != expected:
+            assert time.monotonic() < until, f"{found} instead of {expected} after {seconds} s"
+            time.sleep(0.02)
 
     def arrived(self, topic: str) -> list[Record]:
         return read_topic(self.kafka, topic)
 
     def assert_arrived(self, topic: str, count: int, *, doubles: bool = False) -> list[Record]:
-        """N1 to N4: all of it, with the bytes that were appended, in the order of each key; doubled only after a fault."""
+        """N1 to N4: all of it, with the bytes that were appended, in each key's order; doubled only after a fault."""
         records = self.arrived(topic)
         firsts: dict[str, Record] = {}
         for record in records:
