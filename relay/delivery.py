@@ -153,6 +153,7 @@ class Delivery:
                     self._lose(error)
                 case Retry() | Rejected():
                     culprits.add(place)
+                    self.cluster.topics.forget(place[0])  # it may take less than it did
                 case Unknown():
                     pass
         return culprits

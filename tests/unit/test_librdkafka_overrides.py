@@ -14,6 +14,8 @@ from ferryman.runtime.sources import BadSettings, load, plain
 HARMFUL = {
     "acks": "1",
     "request.required.acks": "0",
+    "partitioner": "random",
+    "transactional.id": "ours",
     "enable.idempotence": "false",
     "enable.gapless.guarantee": "false",
     "message.timeout.ms": "300000",

@@ -12,7 +12,7 @@ from ferryman.runtime.settings import Kafka
 _OURS = {"bootstrap.servers": "kafka.bootstrap_servers", "metadata.broker.list": "kafka.bootstrap_servers"}
 
 # Properties the guarantees stand on, with the only values that do not harm them.
-_NEEDED = {
+_NEEDED: dict[str, set[str]] = {
     "acks": {"all", "-1"},
     "request.required.acks": {"all", "-1"},
     "enable.idempotence": {"true"},
@@ -26,6 +26,8 @@ _NEEDED = {
     "queuing.strategy": {"fifo"},
     "enable.auto.commit": {"false"},
     "isolation.level": {"read_committed"},
+    "partitioner": {"murmur2_random", "murmur2", "consistent_random", "consistent", "fnv1a_random", "fnv1a"},
+    "transactional.id": set(),
 }
 # Properties that decide whether a broker is who it says, with the values that do not ask.
 _TRUST = {
