@@ -47,6 +47,8 @@ def test_the_demo_is_healthy_and_leaves_nothing(ferryman: Launcher, temporary: P
     demo = ferryman.run("demo", "--json", seconds=60, real=True)
     assert demo.wait() == 0, demo.transcript()
     assert demo.json["healthy"] is True
+    assert demo.json["crossing"]["good"] is True
+    assert demo.json["crossing"]["committed"] == demo.json["crossing"]["read"] == 10_000
     assert {check["status"] for check in demo.json["checks"]} == {"ok", "skipped"}
     assert list(temporary.iterdir()) == []
 

@@ -53,7 +53,7 @@ def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
-    too_slow = call.when == "call" and call.duration > float(item.config.getini("slow_seconds"))
+    too_slow = call.when == "call" and call.duration > _slow_seconds(item.config)
     if too_slow and report.passed and not (item.get_closest_marker("slow") or item.get_closest_marker("prove")):
         report.outcome = "failed"
         report.longrepr = f"{item.nodeid} took {call.duration:.1f} s: make it faster, or mark it slow and say why"
@@ -62,6 +62,13 @@ def pytest_runtest_makereport(
             for launched in launcher.launched:
                 report.sections.append((f"{launched}", launched.transcript()))
     return report
+
+
+def _slow_seconds(config: pytest.Config) -> float:
+    """More on a machine that has more to do than it has cores: the rule is about the test, not about its neighbours."""
+    limit = float(config.getini("slow_seconds"))
+    busy = os.getloadavg()[0] / (os.cpu_count() or 1)
+    return limit if limit < SLOW_SECONDS else limit * max(1.0, busy)
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

@@ -11,7 +11,9 @@ from ferryman.cli import wiring
 from ferryman.cli.doctor import print_check
 from ferryman.cli.output import json_option, print_json, say
 from ferryman.doctor import Check, Status, examine
+from ferryman.runtime import logs
 from ferryman.runtime.exits import Exit
+from ferryman.runtime.settings import Log
 
 _ORDERS = 10_000
 
@@ -29,6 +31,7 @@ def command(as_json: bool) -> int:
     began = time.monotonic()
     checks: list[Check] = []
     house = wiring.embedded()
+    logs.configure(Log(level="warning"))
     with house.open_house(embedded=True, registry_too=False) as rooms:
         ready_seconds = time.monotonic() - began
         if not as_json:
