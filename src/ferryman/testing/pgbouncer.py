@@ -54,7 +54,7 @@ class LocalPgBouncer(Local):
 
     def stop(self) -> None:
         """An immediate shutdown: the one signal that has not waited for clients in any version."""
-        self.process.stop(signal.SIGQUIT)
+        self.process.stop(signal.SIGQUIT, seconds=2)  # where it inherited to ignore it, it is killed
 
     def _url(self, database: str) -> str:
         return f"postgresql://{self._user}:{self._server.get('password', '')}@127.0.0.1:{self.port}/{database}"
