@@ -20,7 +20,7 @@ from ferryman.relay.policy import is_consequence
 from ferryman.relay.topics import NO_TOPIC
 from ferryman.runtime.kafka import translate
 
-# What no property of the user's may change: without these, messages are lost or reordered.
+# What the guarantees stand on: a user's property changes it only beside a setting that is named for the danger.
 INSISTED: Mapping[str, Any] = {
     "enable.idempotence": True,
     "enable.gapless.guarantee": True,

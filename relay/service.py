@@ -93,13 +93,12 @@ class _Crew:
         for thread in self._threads:
             thread.start()
 
-    def join(self) -> None:
+    def join(self, seconds: float | None = None) -> bool:
+        """Whether all have ended, within this time."""
+        until = None if seconds is None else time.monotonic() + seconds
         for thread in self._threads:
-            thread.join()
-
-    @property
-    def at_work(self) -> bool:
-        return any(thread.is_alive() for thread in self._threads)
+            thread.join(None if until is None else max(0.0, until - time.monotonic()))
+        return not any(thread.is_alive() for thread in self._threads)
 
     @property
     def seconds_since_progress(self) -> float:
@@ -154,10 +153,8 @@ def drain(settings: Settings, stopping: threading.Event, progress: Callable[[int
             workers.append(worker)
     crew = _Crew(workers, stopping)
     crew.start()
-    while crew.at_work:
-        stopping.wait(_SUPERVISION_SECONDS)
+    while not crew.join(_SUPERVISION_SECONDS):
         progress(total.published)
-    crew.join()
     if crew.error is not None:
         raise crew.error
     for source in relay.sources:

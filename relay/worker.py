@@ -89,7 +89,7 @@ class Worker:
                     busy_at = now
                 elif self.finished(connection):
                     return True
-                elif now - busy_at < _ALERT_SECONDS:
+                elif self.give_up or now - busy_at < _ALERT_SECONDS:
                     self.stopping.wait(self.settings.pause_seconds)
                 else:
                     self.source.await_news(connection, self.settings.idle_seconds, self.stopping)

@@ -48,7 +48,7 @@ class Round:
 
 
 def rate(bench: Bench) -> Iterator[Figure]:
-    """Bare, drain, drain under a snapshot, over and over."""
+    """Drain, bare, drain under a snapshot, over and over."""
     entries = bench.scale.entries
     with bench.topic() as topic, bench.database() as url, psycopg.connect(url, autocommit=True) as connection:
         load.preload(connection, topic, entries)
@@ -63,8 +63,8 @@ def rate(bench: Bench) -> Iterator[Figure]:
 
 def _round(bench: Bench, url: str, connection: load.Connection) -> Round:
     entries = bench.scale.entries
-    bare = bare_rate(bench, url, entries)
     plain = drained(bench, url, connection, entries)
+    bare = bare_rate(bench, url, entries)
     with open_snapshot(url):
         under = drained(bench, url, connection, entries)
     bench.say(f"a second: bare {bare:,.0f}, drain {plain.per_second:,.0f}, under a snapshot {under.per_second:,.0f}")

@@ -2,12 +2,14 @@
 
 import time
 from collections.abc import Iterator
+from functools import partial
 
 import psycopg
 
 from ferryman.bench import goals, load, turns
 from ferryman.bench.figures import Figure, median, percentile
 from ferryman.bench.parts import Bench
+from ferryman.bench.quiet import quietest
 
 _SAMPLES = 200
 _SOME = 1000
@@ -27,16 +29,20 @@ def reading(bench: Bench) -> Iterator[Figure]:
         load.append(late, "bench", late_entries)
         load.append(others, "bench", _SOME)
         turns.skip_all(worker)
-        nothing = [_read_ms(worker) for _ in range(_SAMPLES)]
+        [none_late] = quietest(bench, lambda: [_read_ms(worker) for _ in range(_SAMPLES)], 1)
         late.commit()
-        rows, seconds = _read_all(worker)
+        [all_late] = quietest(bench, partial(_read_all, worker), 1)
+    nothing, (rows, seconds) = none_late.value, all_late.value
     bench.say(f"a read with nothing late: {median(nothing):.2f} ms; of the late: {rows / seconds:,.0f} rows a second")
     retained = {"retained": bench.scale.retained, "late": late_entries}
     yield goals.LATE_NOTHING.figure(
-        percentile(nothing, 99), median_ms=median(nothing), max_ms=max(nothing), reads=_SAMPLES, **retained
-    )
+        percentile(nothing, 99), median_ms=median(nothing), max_ms=max(nothing), reads=_SAMPLES,
+        cores_of_others=none_late.others, **retained,
+    )  # fmt: skip
     if rows == late_entries:
-        yield goals.LATE_RATE.figure(rows / seconds, rows=rows, seconds=seconds, batch=turns.BATCH, **retained)
+        yield goals.LATE_RATE.figure(
+            rows / seconds, rows=rows, seconds=seconds, batch=turns.BATCH, cores_of_others=all_late.others, **retained
+        )
     else:
         yield goals.LATE_RATE.unmeasured(f"{rows} of {late_entries} late entries were read")
 
@@ -50,7 +56,7 @@ def _read_ms(worker: load.Connection) -> float:
 
 
 def _read_all(worker: load.Connection) -> tuple[int, float]:
-    """(rows, seconds) of reading all that is new, batch after batch."""
+    """(rows, seconds) of reading all that is new, batch after batch. Settles nothing: it can be read again."""
     rows, seconds = 0, 0.0
     with turns.claimed(worker) as found:
         for walk in found:

@@ -14,7 +14,7 @@ import psycopg
 from ferryman.bench.scale import PARTITIONS, Scale
 from ferryman.runtime import kafka as runtime_kafka
 from ferryman.runtime import postgres as runtime_postgres
-from ferryman.runtime.errors import env_name
+from ferryman.runtime.errors import Misconfigured, env_name
 from ferryman.runtime.settings import Kafka, Settings
 from ferryman.testing import house, java, kafka, postgres
 from ferryman.testing.part import Given
@@ -81,6 +81,11 @@ def open_bench(
     with ExitStack() as closing:
         broker, climb = kafka.find(settings.kafka.bootstrap_servers, embedded=not settings.kafka.bootstrap_servers)
         closing.callback(broker.close)
+        if isinstance(broker, kafka.BuiltInKafka):
+            raise Misconfigured(
+                f"a bench needs a real broker, and this machine has none ({climb})",
+                setting="kafka.bootstrap_servers", remedy="name one, or install Java 17 and Maven",
+            )  # fmt: skip
         say(str(climb))
         server, climb = postgres.find(url, embedded=url is None)
         closing.callback(server.close)

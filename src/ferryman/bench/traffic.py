@@ -10,14 +10,18 @@ from typing import Any
 import psycopg
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
+from ferryman.bench import processes
 from ferryman.bench.parts import Bench
+from ferryman.bench.processes import Child
 from ferryman.bench.scale import KEYS, PARTITIONS, PAYLOAD_BYTES, STEADY_RATE
 from ferryman.bench.waiting import NeverCame, pace, until
 from ferryman.runtime.kafka import client_config
 
-CONNECTIONS = 8
+_CONNECTIONS = 8
 _NUMBER_DIGITS = 12
 _FILLER = "x" * (PAYLOAD_BYTES - _NUMBER_DIGITS)
+_ARRIVAL_SECONDS = 30
+WAKING_SECONDS = 1.0
 
 _APPEND = """\
 -- bench.append
@@ -32,6 +36,12 @@ class Written:
     sent: dict[int, float] = field(default_factory=dict)
     committed: dict[int, float] = field(default_factory=dict)
 
+    def after(self, seconds: float) -> "Written":
+        """Without those of the first seconds, when a relay that idled was still waking."""
+        began = min(self.committed.values()) + seconds
+        late = {number for number, at in self.committed.items() if at >= began}
+        return Written({n: self.sent[n] for n in late}, {n: self.committed[n] for n in late})
+
 
 def write_one(connection: psycopg.Connection[Any], topic: str, number: int, written: Written) -> None:
     """One single-row transaction; the message carries its number."""
@@ -41,34 +51,6 @@ def write_one(connection: psycopg.Connection[Any], topic: str, number: int, writ
     connection.commit()
     written.committed[number] = time.monotonic()
     written.sent[number] = sent
-
-
-def write_steadily(database_url: str, topic: str, seconds: float, first: int = 0) -> Written:
-    """A thousand transactions a second, by turns on several connections; returns when all are committed."""
-    written, errors = Written(), list[Exception]()
-    total = round(STEADY_RATE * seconds)
-
-    def write(share: int) -> None:
-        try:
-            with psycopg.connect(database_url) as connection:
-                ready.wait()
-                began = time.monotonic()
-                for number in range(share, total, CONNECTIONS):
-                    pace(began, number, STEADY_RATE)
-                    write_one(connection, topic, first + number, written)
-        except Exception as error:
-            errors.append(error)
-            ready.abort()
-
-    ready = threading.Barrier(CONNECTIONS)
-    threads = [threading.Thread(target=write, args=(share,)) for share in range(CONNECTIONS)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
-    return written
 
 
 class Reader:
@@ -82,38 +64,9 @@ class Reader:
         self._consumer.assign([TopicPartition(topic, number, end) for number, end in enumerate(ends)])
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._read, daemon=True)
+        self._error: Exception | None = None
         self.read: dict[int, float] = {}
         self.doubled = 0
-        self.error: Exception | None = None
-
-    def _read(self) -> None:
-        try:
-            while not self._done.is_set():
-                if message := self._consumer.poll(0.05):
-                    self._note(message, time.monotonic())
-        except Exception as error:
-            self.error = error
-
-    def _note(self, message: Any, at: float) -> None:
-        if message.error():
-            raise KafkaException(message.error())
-        number = int(message.value()[:_NUMBER_DIGITS])
-        if self.read.setdefault(number, at) != at:
-            self.doubled += 1
-
-    def await_all(self, numbers: Mapping[int, float], seconds: float) -> None:
-        """Returns once every one of these numbers has arrived."""
-
-        def arrived() -> bool:
-            if self.error:
-                raise self.error
-            return numbers.keys() <= self.read.keys()
-
-        try:
-            until(arrived, "messages", seconds)
-        except NeverCame as error:
-            missing = len(numbers.keys() - self.read.keys())
-            raise NeverCame(f"{missing} of {len(numbers)} messages did not arrive within {seconds:.0f} s") from error
 
     def start(self) -> None:
         self._thread.start()
@@ -122,6 +75,94 @@ class Reader:
         self._done.set()
         self._thread.join()
         self._consumer.close()
+
+    def await_all(self, numbers: Mapping[int, float]) -> None:
+        """Returns once every one of these numbers has arrived."""
+
+        def arrived() -> bool:
+            if self._error:
+                raise self._error
+            return all(number in self.read for number in numbers)
+
+        try:
+            until(arrived, "messages", _ARRIVAL_SECONDS)
+        except NeverCame as error:
+            missing = sum(number not in self.read for number in numbers)
+            raise NeverCame(f"{missing} of {len(numbers)} messages did not arrive in {_ARRIVAL_SECONDS} s") from error
+
+    def _read(self) -> None:
+        try:
+            while not self._done.is_set():
+                if message := self._consumer.poll(0.05):
+                    self._note(message, time.monotonic())
+        except Exception as error:
+            self._error = error
+
+    def _note(self, message: Any, at: float) -> None:
+        if message.error():
+            raise KafkaException(message.error())
+        number = int(message.value()[:_NUMBER_DIGITS])
+        if self.read.setdefault(number, at) != at:
+            self.doubled += 1
+
+
+@dataclass(slots=True)
+class Steady:
+    """A thousand transactions a second, by turns on several connections; and the reader, where there is one."""
+
+    database_url: str
+    topic: str
+    reader: Reader | None = None
+    relay: Child | None = None
+    _next: int = 0
+
+    @property
+    def read(self) -> Mapping[int, float]:
+        return self.reader.read if self.reader else {}
+
+    def run(self, seconds: float) -> Written:
+        """Writes, and returns when all has arrived."""
+        written = self.write(seconds)
+        if self.reader:
+            self.reader.await_all(written.committed)
+        return written
+
+    def write(self, seconds: float) -> Written:
+        """Returns when all is committed."""
+        written, errors, total = Written(), list[Exception](), round(STEADY_RATE * seconds)
+        ready = threading.Barrier(_CONNECTIONS)
+
+        def write(share: int) -> None:
+            try:
+                with psycopg.connect(self.database_url) as connection:
+                    ready.wait()
+                    began = time.monotonic()
+                    for number in range(share, total, _CONNECTIONS):
+                        pace(began, number, STEADY_RATE)
+                        write_one(connection, self.topic, self._next + number, written)
+            except Exception as error:
+                errors.append(error)
+                ready.abort()
+
+        threads = [threading.Thread(target=write, args=(share,)) for share in range(_CONNECTIONS)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if errors:
+            raise errors[0]
+        self._next += total
+        return written
+
+
+@contextmanager
+def steady_traffic(bench: Bench) -> Iterator[Steady]:
+    """Writers, a relay and a reader, all of them warm."""
+    with bench.topic() as topic, bench.database() as url, processes.relay(bench, url) as relay:
+        with reading(bench, topic) as reader:
+            traffic = Steady(url, topic, reader, relay)
+            traffic.run(bench.scale.warm_seconds)
+            yield traffic
 
 
 @contextmanager
