@@ -43,7 +43,7 @@ class Tenure:
     @property
     def idle_seconds(self) -> float:
         """The server ends a claim whose worker says nothing for longer than its deadlines can take."""
-        return 6 * self.deadline_seconds + 30
+        return 6 * self.deadline_seconds + 10
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,8 +50,9 @@ class Child:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        reaper.kill_family(self._child.pid)
-        self._child.wait()
+        if self.alive:  # else its number may soon be somebody else's
+            reaper.kill_family(self._child.pid)
+            self._child.wait()
         reaper.forget_group(self._child.pid)
         places.discard(self._folder)
 
