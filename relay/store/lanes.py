@@ -1,8 +1,8 @@
 """Who reads what, and how far it was read: locks of lanes, cursors, windows.
 
-Each statement runs in READ COMMITTED, with a snapshot of its own. The last one before a wait stands outside a
-pipeline: behind a pipeline's end the server does not watch `idle_in_transaction_session_timeout` (tried on PostgreSQL
-15 and 18), and a worker that hangs would hold its lanes for ever.
+Each statement runs in READ COMMITTED, with a snapshot of its own. None goes in a pipeline:
+behind and amid one the server does not watch `idle_in_transaction_session_timeout` (tried on PostgreSQL 15 and 18), and
+a worker that vanished would hold its lanes for ever.
 """
 
 from collections.abc import Mapping, Sequence
@@ -108,13 +108,12 @@ def claim(
     connection: Connection, lanes: Sequence[int], most: int, *, idle_seconds: float, statement_seconds: float
 ) -> Claim:
     """Locks up to `most` of the lanes, in that order, until the transaction ends; reads where they are."""
-    with connection.pipeline():
-        limits = {"idle": _milliseconds(idle_seconds), "statement": _milliseconds(statement_seconds)}
-        connection.execute(_PREPARE_CLAIM, limits)
-        locked = connection.execute(_LOCK_LANES, {"lanes": list(lanes), "class": _LOCK_CLASS, "most": most})
-        cursors = connection.execute(_READ_CURSORS)
-        held = {lane for (lane,) in locked.fetchall()}
-        rows = [row for row in cursors.fetchall() if row[0] in held]
+    limits = {"idle": _milliseconds(idle_seconds), "statement": _milliseconds(statement_seconds)}
+    connection.execute(_PREPARE_CLAIM, limits)
+    locked = connection.execute(_LOCK_LANES, {"lanes": list(lanes), "class": _LOCK_CLASS, "most": most})
+    cursors = connection.execute(_READ_CURSORS)
+    held = {lane for (lane,) in locked.fetchall()}
+    rows = [row for row in cursors.fetchall() if row[0] in held]
     paused = connection.execute(_PAUSED)
     return Claim(
         cursors=[_cursor(row[:12]) for row in rows],
@@ -168,9 +167,8 @@ def settle(connection: Connection, cursors: Sequence[Cursor]) -> None:
         "positions": [cursor.position for cursor in cursors],
         "settled": ["{" + ",".join(map(str, cursor.settled)) + "}" for cursor in cursors],
     }
-    with connection.pipeline():
-        connection.execute(_WRITE_CURSORS, values)
-        connection.execute(_DELETE_CURSORS, values)
+    connection.execute(_WRITE_CURSORS, values)
+    connection.execute(_DELETE_CURSORS, values)
 
 
 def _write_window(connection: Connection, window: Window) -> Window:

@@ -68,10 +68,9 @@ def read(connection: Connection, walk: Walk, most: int, target: Window | None = 
     if target := walk.target or target:
         rows = connection.execute(_READ, wanted | {"target": target.snapshot}, binary=True)
         return cast(list[Entry], rows.fetchall()), target
-    with connection.pipeline():
-        last = connection.execute(_LAST_POSITION)
-        snapshot = connection.execute(_TAKE_SNAPSHOT)
-        window = Window(value(snapshot), value(last))
+    last = connection.execute(_LAST_POSITION)
+    snapshot = connection.execute(_TAKE_SNAPSHOT)
+    window = Window(value(snapshot), value(last))
     rows = connection.execute(_READ, wanted | {"target": window.snapshot}, binary=True)
     return cast(list[Entry], rows.fetchall()), window
 

@@ -50,8 +50,8 @@ class Scale:
 
     @property
     def quiet_seconds(self) -> float:
-        """The server logs its running transactions up to 15 s after its last WAL: that is not the relay's."""
-        return 0.5 if self.quick else 16
+        """The server logs its running transactions up to 25 s after its last WAL: that is not the relay's."""
+        return 0.5 if self.quick else 26
 
     @property
     def trials(self) -> int:
