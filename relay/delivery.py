@@ -9,7 +9,7 @@ from dataclasses import InitVar, dataclass, field
 from ferryman.relay import record
 from ferryman.relay.cluster import CLUSTER, Cluster
 from ferryman.relay.kafka import Cut, Publisher
-from ferryman.relay.model import Entry, Place, place_of
+from ferryman.relay.model import Entry, Place, lane_of, place_of
 from ferryman.relay.policy import (
     Outcome,
     Rejected,
@@ -107,7 +107,7 @@ class Delivery:
             self.outcomes[entry[0]] = self._away
         elif entry[2] in self._refused:
             self.outcomes[entry[0]] = self._refused[entry[2]]
-        elif place_of(entry) in self.parked or (entry[10], entry[2]) in self.parked_topics:
+        elif place_of(entry) in self.parked or (lane_of(entry), entry[2]) in self.parked_topics:
             self.outcomes[entry[0]] = Waits()
         else:
             return False

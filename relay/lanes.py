@@ -130,7 +130,7 @@ class LaneWorker:
             if self._must_end(until) or (not any(counts) and not any(walk.moved for walk in under_way)):
                 break
             if max(counts) < self._tenure.batch_entries:
-                self._stopping.wait(self._tenure.pause_seconds)
+                self._publisher.rest(self._tenure.pause_seconds)
         self._prefer(under_way)
         self._finish(delivery)
         unknown = {position for position, outcome in delivery.outcomes.items() if isinstance(outcome, Unknown)}

@@ -29,11 +29,23 @@ class Entry(NamedTuple):
     headers: str | None
     content_type: str | None
     created_us: int
-    segment: int
-    lane: int
+    slot: int
+
+    @property
+    def segment(self) -> int:
+        return self.slot // LANES
+
+    @property
+    def lane(self) -> int:
+        return lane_of(self)
 
 
 place_of: Callable[[Entry], Place] = itemgetter(2, 3)
+slot_of: Callable[[Entry], int] = itemgetter(9)
+
+
+def lane_of(entry: Entry) -> int:
+    return slot_of(entry) % LANES
 
 
 class Due(NamedTuple):
@@ -145,9 +157,9 @@ class Walk:
 
     def new_cursors(self) -> list[Cursor]:
         """Where each lane stands now, one generation on."""
-        counts: Counter[tuple[int, int]] = Counter()
+        counts: Counter[int] = Counter()
         for step in self.steps:
-            counts.update(map(_SEGMENT_AND_LANE, step.entries))
+            counts.update(map(slot_of, step.entries))
         return [
             Cursor(
                 lane=cursor.lane,
@@ -155,13 +167,10 @@ class Walk:
                 done=self.done,
                 target=self.target,
                 position=self.position,
-                settled=tuple(n + counts[segment, cursor.lane] for segment, n in enumerate(cursor.settled)),
+                settled=tuple(n + counts[segment * LANES + cursor.lane] for segment, n in enumerate(cursor.settled)),
             )
             for cursor in self.cursors
         ]
-
-
-_SEGMENT_AND_LANE = itemgetter(9, 10)
 
 
 def walks(cursors: Sequence[Cursor]) -> list[Walk]:

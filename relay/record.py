@@ -7,7 +7,8 @@ from typing import TypeAlias
 
 from ferryman.relay.model import Entry
 
-Headers: TypeAlias = list[tuple[str, str | bytes | None]]
+Header: TypeAlias = tuple[str, str | bytes | None]
+Headers: TypeAlias = list[Header]
 
 OCTETS = "application/octet-stream"
 REPLAY = "x-replay"
@@ -22,16 +23,10 @@ MOST_OVERHEAD_BYTES = 64_000
 
 def headers(entry: Entry, source: str) -> Headers:
     """The attributes the relay sets, then the writer's own headers (`traceparent` among them)."""
-    _, identity, _, _, kind, _, own, content_type, created_us, *_ = entry
-    seconds, microseconds = divmod(created_us, 1_000_000)
-    ours: Headers = [
-        ("ce_specversion", "1.0"),
-        ("ce_id", identity),
-        ("ce_source", source),
-        ("ce_type", kind),
-        ("ce_time", f"{_second(seconds)}.{microseconds:06d}Z"),
-        ("content-type", content_type or OCTETS),
-    ]
+    _, identity, _, _, kind, _, own, content_type, created_us, _ = entry
+    version, origin, of_type, of_content = _shared(source, kind, content_type)
+    at = "%s.%06dZ" % (_second(created_us // 1_000_000), created_us % 1_000_000)  # noqa: UP031 - an f-string takes longer
+    ours: Headers = [version, ("ce_id", identity), origin, of_type, ("ce_time", at), of_content]
     if own is not None:
         ours.extend(json.loads(own).items())
     return ours
@@ -45,6 +40,17 @@ def size(key: str, payload: bytes, headers: Headers) -> int:
 
 def _bytes(text: str | bytes | None) -> int:
     return len(text.encode() if isinstance(text, str) else text or b"")
+
+
+@lru_cache(maxsize=1024)
+def _shared(source: str, kind: str, content_type: str | None) -> tuple[Header, Header, Header, Header]:
+    """The headers that many entries have in common."""
+    return (
+        ("ce_specversion", "1.0"),
+        ("ce_source", source),
+        ("ce_type", kind),
+        ("content-type", content_type or OCTETS),
+    )
 
 
 @lru_cache(maxsize=1024)

@@ -29,7 +29,7 @@ END $$;
 -- What is wrong with an entry, in the words of its writer; NULL of one that is well. One expression, so that PostgreSQL
 -- inlines it where it is used; and no regular expression: that took longer than everything else here together.
 CREATE FUNCTION ferryman.outbox_fault(
-    topic text, key text, type text, bytes integer, headers jsonb, max_bytes integer
+    topic text, key text, type text, bytes integer, headers jsonb, content_type text, max_bytes integer
 ) RETURNS text LANGUAGE sql STABLE PARALLEL SAFE AS $$
     SELECT CASE
         WHEN topic IS NULL THEN 'it has no topic'
@@ -42,6 +42,7 @@ CREATE FUNCTION ferryman.outbox_fault(
         WHEN bytes IS NULL THEN 'it has no payload'
         WHEN bytes > max_bytes THEN
             'its payload has ' || bytes || ' bytes, and ' || max_bytes || ' is the most (outbox_state.max_payload_bytes)'
+        WHEN length(content_type) > 255 THEN 'its content type has more than 255 characters'
         WHEN headers <> '{}' THEN ferryman.outbox_headers_fault(headers)
     END
 $$;
@@ -66,7 +67,7 @@ DECLARE
 BEGIN
     IF idempotency_key IS NOT NULL THEN
         PERFORM ferryman.outbox_refuse(
-            ferryman.outbox_fault(topic, key, type, octet_length(payload), headers, s.max_payload_bytes)
+            ferryman.outbox_fault(topic, key, type, octet_length(payload), headers, content_type, s.max_payload_bytes)
         ) FROM ferryman.outbox_state s WHERE s.one;
         INSERT INTO ferryman.outbox_key (type, idempotency_key, id) VALUES (type, idempotency_key, entry)
         ON CONFLICT ON CONSTRAINT outbox_key_pkey DO NOTHING;
@@ -78,7 +79,7 @@ BEGIN
     SELECT s.segment, ferryman.outbox_lane(key), entry, topic, key, type, payload, coalesce(headers, '{}'), content_type
     FROM ferryman.outbox_state s
     WHERE s.one AND ferryman.outbox_refuse(
-        ferryman.outbox_fault(topic, key, type, octet_length(payload), headers, s.max_payload_bytes)
+        ferryman.outbox_fault(topic, key, type, octet_length(payload), headers, content_type, s.max_payload_bytes)
     ) IS NULL;
     IF NOT FOUND THEN
         RAISE 'nothing was appended: ferryman.outbox_state has lost its row';
@@ -105,10 +106,11 @@ BEGIN
     SELECT * INTO STRICT state FROM ferryman.outbox_state;
     IF EXISTS (SELECT FROM unnest(idempotency_keys) k WHERE k IS NOT NULL) THEN
         PERFORM ferryman.outbox_refuse(
-            ferryman.outbox_fault(m.topic, m.key, m.type, octet_length(m.payload), m.headers, state.max_payload_bytes),
-            m.n, many
-        ) FROM unnest(topics, keys, types, payloads, headers) WITH ORDINALITY
-               m (topic, key, type, payload, headers, n);
+            ferryman.outbox_fault(
+                m.topic, m.key, m.type, octet_length(m.payload), m.headers, m.content_type, state.max_payload_bytes
+            ), m.n, many
+        ) FROM unnest(topics, keys, types, payloads, headers, content_types) WITH ORDINALITY
+               m (topic, key, type, payload, headers, content_type, n);
         -- Sorted, so that two writers who use the same keys wait for one another and do not deadlock.
         WITH first AS (
             SELECT DISTINCT ON (m.type, m.idempotency_key) m.type, m.idempotency_key, m.id, m.n
@@ -136,8 +138,9 @@ BEGIN
     FROM unnest(topics, keys, types, payloads, headers, entries, content_types, again) WITH ORDINALITY
          m (topic, key, type, payload, headers, id, content_type, again, n)
     WHERE m.again IS NOT TRUE AND ferryman.outbox_refuse(
-        ferryman.outbox_fault(m.topic, m.key, m.type, octet_length(m.payload), m.headers, state.max_payload_bytes),
-        m.n, many
+        ferryman.outbox_fault(
+            m.topic, m.key, m.type, octet_length(m.payload), m.headers, m.content_type, state.max_payload_bytes
+        ), m.n, many
     ) IS NULL ORDER BY m.n;
     RETURN known;
 END $$;
@@ -147,7 +150,9 @@ END $$;
 CREATE FUNCTION ferryman.outbox_guard() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM ferryman.outbox_refuse(
-        ferryman.outbox_fault(NEW.topic, NEW.key, NEW.type, octet_length(NEW.payload), NEW.headers, s.max_payload_bytes)
+        ferryman.outbox_fault(
+            NEW.topic, NEW.key, NEW.type, octet_length(NEW.payload), NEW.headers, NEW.content_type, s.max_payload_bytes
+        )
     ) FROM ferryman.outbox_state s WHERE s.one;
     NEW.lane := ferryman.outbox_lane(NEW.key);
     RETURN NEW;

@@ -7,7 +7,7 @@ a topic stays parked until the last of them is out, so that newcomers join the t
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from ferryman.relay.model import Due, Entry, Place
+from ferryman.relay.model import Due, Entry, Place, lane_of
 from ferryman.relay.policy import PAUSED, Standing
 from ferryman.relay.store.lanes import Connection
 from ferryman.relay.store.reading import COLUMNS
@@ -179,7 +179,7 @@ RETURNING e.topic
 
 def parked(connection: Connection, entries: Sequence[Entry]) -> set[Place]:
     """Which of these entries' keys are parked."""
-    places = {(entry[10], entry[2], entry[3]) for entry in entries}
+    places = {(lane_of(entry), entry[2], entry[3]) for entry in entries}
     return {(topic, key) for topic, key in connection.execute(_PARKED, _columns(places)).fetchall()}
 
 

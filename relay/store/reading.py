@@ -22,7 +22,7 @@ COLUMNS = f"""\
 o.position, o.id::text, o.topic, o.key, o.type,
 CASE WHEN octet_length(o.payload) <= {INLINE_BYTES} THEN o.payload END,
 CASE WHEN o.headers <> '{{}}' THEN o.headers::text END, o.content_type,
- (extract(epoch FROM o.created_at) * 1000000)::bigint, o.segment, o.lane"""
+ (date_part('epoch', o.created_at) * 1000000)::bigint, o.segment * 8 + o.lane"""
 
 # Late entries have positions up to that of `done`, so that ordering by position puts them first. A probe for each
 # transaction, because an OR would let the planner read all that is retained (tried: 900 ms instead of 0.1); and by

@@ -138,6 +138,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"topic": "t" * 250}, "Kafka refuses its topic"),
     ({"key": "k" * 2001}, "its key has 2001 bytes, and 2000 is the most"),
     ({"type": ""}, "its type must have 1 to 255 characters"),
+    ({"content_type": "a/" + "b" * 254}, "its content type has more than 255 characters"),
     ({"data": bytes(1_000_001)}, "its payload has 1000001 bytes, and 1000000 is the most"),
     ({"headers": {"ce_id": "mine"}}, "the relay sets this header itself: ce_id"),
     ({"headers": {"a": "x" * 31_000}}, "its headers have more than 30000 bytes"),
@@ -146,7 +147,9 @@ BAD: list[tuple[dict[str, Any], str]] = [
 
 def test_a_topic_may_have_the_letters_that_kafka_allows_and_no_others(ferryman_db: Database) -> None:
     letters = [chr(code) for code in range(1, 0x250)]
-    fault = "SELECT ferryman.outbox_fault('a' || letter, 'k', 't', 1, '{}', 9) IS NULL FROM unnest(%s::text[]) letter"
+    fault = (
+        "SELECT ferryman.outbox_fault('a' || letter, 'k', 't', 1, '{}', NULL, 9) IS NULL FROM unnest(%s::text[]) letter"
+    )
     allowed = [letter for letter, (well,) in zip(letters, ferryman_db.execute(fault, (letters,)), strict=True) if well]
     assert allowed == re.findall(r"[a-zA-Z0-9._-]", "".join(letters))
 

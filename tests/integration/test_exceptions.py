@@ -90,7 +90,8 @@ class Scene:
         """Turns until nothing comes any more; after each the sums and the statuses agree (N13)."""
         turns: list[Turn] = []
         while len(turns) < quiet or not all(turn.quiet for turn in turns[-quiet:]):
-            assert len(turns) < 2000, "it never comes to rest"
+            tally = Counter((turn.retried, turn.published, turn.failed, turn.unknown) for turn in turns)
+            assert len(turns) < 2000 + self.appended.total(), f"it never comes to rest: {tally}"
             turns.append(worker.run_once())
             if not turns[-1].quiet:
                 self.agree()

@@ -72,9 +72,9 @@ class Publisher:
             target = one(db, _WINDOW, step.reached.snapshot, step.reached.position_at)
         counts = {lane: settled for lane, _, settled in step.cursors}
         for entry in step.entries:
-            lane = entry[10]
-            if entry[9] < SEGMENTS:
-                counts[lane][entry[9]] += 1
+            segment, lane = divmod(entry[9], LANES)
+            if segment < SEGMENTS:
+                counts[lane][segment] += 1
             if entry[3] in self.failing:
                 db.execute(_FAILED, (entry[0], lane, entry[2], entry[3]))
             else:

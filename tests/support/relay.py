@@ -1,5 +1,6 @@
 """A lane worker over a publisher that only remembers: for what happens in the database."""
 
+import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, cast
 
@@ -50,6 +51,9 @@ class Memory:
     def flush(self, until: float) -> Cut | None:
         cut, self._cut = self._cut, None
         return cut
+
+    def rest(self, seconds: float) -> None:
+        time.sleep(seconds)
 
     def close(self) -> None:
         """There is nothing to end."""

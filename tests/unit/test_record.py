@@ -15,7 +15,7 @@ TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
 def entry(payload: bytes = b"{}", headers: str | None = None, content_type: str | None = None, at_us: int = 0) -> Entry:
-    return Entry(7, ID, "orders", "k", "order.placed", payload, headers, content_type, at_us, 0, 3)
+    return Entry(7, ID, "orders", "k", "order.placed", payload, headers, content_type, at_us, 3)
 
 
 def test_the_attributes_of_cloudevents_stand_in_headers() -> None:
@@ -83,5 +83,5 @@ def test_the_size_is_never_less_than_what_the_broker_measures_and_little_more(
 @pytest.mark.parametrize("own", [{f"h{n}": "" for n in range(1500)}, {"h": "ü" * 14_000}])
 def test_key_and_headers_take_no_more_than_is_reckoned_with(own: dict[str, str]) -> None:
     """At the outbox's own limits: such entries need not be measured one by one."""
-    one = Entry(7, ID, "o" * 249, "k" * 2000, "t" * 255, b"", json.dumps(own), "application/json", 0, 0, 3)
+    one = Entry(7, ID, "o" * 249, "k" * 2000, "t" * 255, b"", json.dumps(own), "application/json", 0, 3)
     assert record.size(one.key, b"", record.headers(one, "/" + "s" * 63)) <= record.MOST_OVERHEAD_BYTES

@@ -27,7 +27,7 @@ class Journal:
     windows: list[Window]
 
     def entry(self, position: int) -> Entry:
-        return Entry(position, "", "", "", "", b"", None, None, 0, position % SEGMENTS, position % LANES)
+        return Entry(position, "", "", "", "", b"", None, None, 0, position % SEGMENTS * LANES + position % LANES)
 
     def read(self, walk: Walk, most: int, target: int) -> tuple[list[Entry], Window]:
         """As `store.reading` does, over windows that are numbers."""

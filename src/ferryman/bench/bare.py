@@ -14,7 +14,7 @@ import psycopg
 from confluent_kafka import Producer
 
 from ferryman.relay import record
-from ferryman.relay.kafka import DEFAULTS, INSISTED
+from ferryman.relay.kafka import ANY_PARTITION, DEFAULTS, INSISTED
 from ferryman.relay.model import Entry
 from ferryman.relay.store import reading
 
@@ -48,7 +48,7 @@ def produce(config: dict[str, Any], batch: list[Record], entries: int) -> float:
         for topic, payload, key, headers in batch[: entries - first]:
             while True:
                 try:
-                    send(topic, payload, key, headers=headers)
+                    send(topic, payload, key, ANY_PARTITION, None, None, 0, headers)
                     break
                 except BufferError:
                     poll(0.005)

@@ -9,6 +9,7 @@ import click
 from ferryman.cli import wiring
 from ferryman.cli.output import json_option, print_json
 from ferryman.runtime.exits import Exit
+from ferryman.runtime.garbage import collect_less
 
 
 @click.command("drain")
@@ -31,6 +32,7 @@ def command(context: click.Context, name: str, as_json: bool) -> int:  # noqa: A
     stopping = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())
+    collect_less()
     drained = drain(settings, stopping)
     if as_json:
         print_json(asdict(drained))

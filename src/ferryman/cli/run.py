@@ -3,6 +3,7 @@
 import click
 
 from ferryman.cli import wiring
+from ferryman.runtime.garbage import collect_less
 from ferryman.runtime.service import serve
 
 
@@ -22,4 +23,6 @@ def command(context: click.Context, names: tuple[str, ...]) -> int:
     signal stops at once, with exit code 130.
     """
     settings = wiring.settings(context)
-    return serve(wiring.services(names, settings), settings)
+    services = wiring.services(names, settings)
+    collect_less()
+    return serve(services, settings)
