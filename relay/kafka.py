@@ -29,9 +29,9 @@ INSISTED: Mapping[str, Any] = {
     "allow.auto.create.topics": False,
     "delivery.report.only.error": True,
 }
-# What a user's property may change. A batch may linger, because nothing waits for it: as soon as less comes than a read
-# may give, and at the end of a tenure, all goes out at once. (With 1 ms, a backlog went out in batches of ten, which cost
-# the broker four times the CPU time.)
+# What a user's property may change. A batch may linger, because nothing waits for it: all goes out at once as soon as
+# less comes than a read may give, and at the end of a tenure. (With 1 ms, a backlog went out in batches of ten, which
+# cost the broker four times the CPU time.)
 DEFAULTS: Mapping[str, Any] = {
     "partitioner": "murmur2_random",
     "compression.type": "lz4",
