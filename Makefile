@@ -26,6 +26,7 @@ prove: .venv/ready ## The long proofs; each prints its seed.
 
 docs: .venv/ready ## Write the generated references in docs/ anew.
 	@python scripts/reference.py
+	@ferryman schemas docs
 
 lock: .venv/ready ## Resolve requirements.lock anew from pyproject.toml.
 	@uv pip compile -q --universal --generate-hashes --no-header --no-annotate --python-version 3.11 \

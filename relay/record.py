@@ -6,12 +6,13 @@ from functools import lru_cache
 from typing import TypeAlias
 
 from ferryman.relay.model import Entry
+from ferryman.schemas import headers as names
 
 Header: TypeAlias = tuple[str, str | bytes | None]
 Headers: TypeAlias = list[Header]
 
-OCTETS = "application/octet-stream"
-REPLAY = "x-replay"
+OCTETS = names.OCTETS
+REPLAY = names.REPLAY
 
 # A batch's and a record's own bytes, and those of each header, beside what they carry.
 _RECORD_BYTES = 61 + 40
@@ -26,7 +27,7 @@ def headers(entry: Entry, source: str) -> Headers:
     _, identity, _, _, kind, _, own, content_type, created_us, _ = entry
     version, origin, of_type, of_content = _shared(source, kind, content_type)
     at = "%s.%06dZ" % (_second(created_us // 1_000_000), created_us % 1_000_000)  # noqa: UP031 - an f-string takes longer
-    ours: Headers = [version, ("ce_id", identity), origin, of_type, ("ce_time", at), of_content]
+    ours: Headers = [version, (names.ID, identity), origin, of_type, (names.TIME, at), of_content]
     if own is not None:
         ours.extend(json.loads(own).items())
     return ours
@@ -46,10 +47,10 @@ def _bytes(text: str | bytes | None) -> int:
 def _shared(source: str, kind: str, content_type: str | None) -> tuple[Header, Header, Header, Header]:
     """The headers that many entries have in common."""
     return (
-        ("ce_specversion", "1.0"),
-        ("ce_source", source),
-        ("ce_type", kind),
-        ("content-type", content_type or OCTETS),
+        (names.SPECVERSION, names.CLOUDEVENTS),
+        (names.SOURCE, source),
+        (names.TYPE, kind),
+        (names.CONTENT_TYPE, content_type or OCTETS),
     )
 
 

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from ferryman.outbox import append, append_async, append_many, append_many_async
     from ferryman.runtime.errors import FerrymanError, Misconfigured, Permanent, Transient, Unreachable
     from ferryman.runtime.version import __version__
+    from ferryman.schemas.active import use_schemas
 
 _HOMES = {
     "FerrymanError": "ferryman.runtime.errors",
@@ -24,6 +25,7 @@ _HOMES = {
     "append_async": "ferryman.outbox",
     "append_many": "ferryman.outbox",
     "append_many_async": "ferryman.outbox",
+    "use_schemas": "ferryman.schemas.active",
 }
 
 __all__ = [
@@ -38,6 +40,7 @@ __all__ = [
     "append_async",
     "append_many",
     "append_many_async",
+    "use_schemas",
 ]
 
 

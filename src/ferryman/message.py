@@ -3,10 +3,14 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
 from ferryman.runtime.errors import Permanent
+from ferryman.schemas import active
+
+if TYPE_CHECKING:
+    from ferryman.schemas.codec import Codecs
 
 JSON = "application/json"
 
@@ -15,8 +19,9 @@ JSON = "application/json"
 class Message:
     """A type, its data, and the key of the aggregate it tells of: messages of one key keep their order.
 
-    Data that is bytes is carried as it is; anything else is written as JSON. Every check is made here and when it is
-    appended, so that what is wrong fails its writer.
+    Data that is bytes is carried as it is; what is in the catalogue (`use_schemas`) is checked, and written to its own
+    topic as its schema says; anything else is written as JSON. Every check is made here and when it is appended, so
+    that what is wrong fails its writer.
     """
 
     type: str
@@ -44,26 +49,37 @@ class Stored(NamedTuple):
 
 def stored(message: Message) -> Stored:
     """Encodes a message, or says what is wrong with it."""
-    if message.topic is None:
+    codecs = active.codecs()
+    topic = codecs.topic_of(message.type, message.topic) if codecs else message.topic
+    if topic is None:
         raise _refused(message, "it has no topic", "name one: Message(..., topic='orders')")
     key = str(message.key) if isinstance(message.key, UUID) else message.key
-    texts: list[tuple[str, Any]] = [("topic", message.topic), ("key", key), ("type", message.type)]
+    texts: list[tuple[str, Any]] = [("topic", topic), ("key", key), ("type", message.type)]
     for name, value in message.headers.items():
         texts += [(f"header {name!r}", name), (f"header {name!r}", value)]
     for what, text in texts:
         if not isinstance(text, str) or "\0" in text:
             raise _not_text(message, what, text)
-    raw = isinstance(message.data, bytes)
+    payload, content_type = _payload(message, topic, codecs)
     return Stored(
-        message.topic,
+        topic,
         key,
         message.type,
-        message.data if isinstance(message.data, bytes) else _as_json(message, message.data),
+        payload,
         json.dumps(dict(message.headers)) if message.headers else None,
         message.id,
         message.idempotency_key,
-        message.content_type or (None if raw else JSON),
+        content_type,
     )
+
+
+def _payload(message: Message, topic: str, codecs: "Codecs | None") -> tuple[bytes, str | None]:
+    """Bytes are carried as they are; what is in the catalogue as its schema says; the rest as JSON."""
+    if isinstance(message.data, bytes):
+        return message.data, message.content_type
+    if codecs and (encoded := codecs.encode(message.type, topic, message.data)):
+        return encoded
+    return _as_json(message, message.data), message.content_type or JSON
 
 
 def _as_json(message: Message, data: Mapping[str, Any]) -> bytes:

@@ -57,6 +57,7 @@ def test_a_wheel_from_the_sdist_runs_in_an_empty_environment(built: Path, tmp_pa
     assert run(program, "version").startswith("ferryman ")
     assert "CREATE ROLE ferryman_relay" in run(program, "migrate", "--sql")
     assert "settings are good" in run(program, "config", "check")
+    assert json.loads(run(program, "schemas", "release", "--json")) == {"released": []}  # every version came along
     run(python, "-c", "from ferryman.runtime import librdkafka; assert 'acks' in librdkafka.names()")
     refused = subprocess.run([program, "up", "--embedded"], capture_output=True, text=True, check=False)
     assert refused.returncode == 3

@@ -34,6 +34,7 @@ def test_the_exports_are_these() -> None:
         "append_async",
         "append_many",
         "append_many_async",
+        "use_schemas",
     ]
     assert dir(ferryman) == sorted(ferryman.__all__)
 

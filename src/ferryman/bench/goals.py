@@ -1,4 +1,4 @@
-"""Every goal of the relay, with its number: the one place where they stand."""
+"""Every goal, with its number: the one place where they stand."""
 
 from ferryman.bench.figures import Goal
 
@@ -23,3 +23,4 @@ IDLE_STATEMENTS = Goal("idle_statements", "<=", 60, "a second", "statements of a
 WAKE = Goal("wake", "<=", 150, "ms", "from COMMIT of the first entry after idleness until a consumer has it")
 LATENCY_P50 = Goal("latency_p50", "<=", 8, "ms", "from COMMIT until a consumer has it, 1,000 a second")
 LATENCY_P99 = Goal("latency_p99", "<=", 20, "ms", "from COMMIT until a consumer has it, 1,000 a second")
+CODEC = Goal("codec", ">=", 0.9, "of fastavro alone", "from a dict to bytes and back, of every type of our catalogue")

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import confluent_kafka
+import fastavro
 import psutil
 import psycopg
 
@@ -18,9 +19,16 @@ WHERE name IN ('server_version', 'shared_buffers', 'fsync', 'full_page_writes', 
 
 
 def describe(database_url: str, kafka: str) -> dict[str, Any]:
-    """The machine, and the versions of everything that was part of it."""
-    with psycopg.connect(database_url) as connection:
-        server: dict[str, str] = dict(connection.execute(_SERVER).fetchall())
+    """The machine, and the versions of everything that was part of it; no URL means no servers."""
+    servers = {}
+    if database_url:
+        with psycopg.connect(database_url) as connection:
+            server: dict[str, str] = dict(connection.execute(_SERVER).fetchall())
+        servers = {
+            "postgresql": server.pop("server_version"),
+            "postgresql_settings": dict(sorted(server.items())),
+            "kafka": kafka,
+        }
     return {
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "cpu": _cpu(),
@@ -28,11 +36,10 @@ def describe(database_url: str, kafka: str) -> dict[str, Any]:
         "system": f"{platform.system()} {platform.release()}",
         "load_before": [round(load, 2) for load in os.getloadavg()],
         "python": platform.python_version(),
-        "postgresql": server.pop("server_version"),
-        "postgresql_settings": dict(sorted(server.items())),
-        "kafka": kafka,
+        **servers,
         "librdkafka": confluent_kafka.libversion()[0],
         "confluent_kafka": confluent_kafka.__version__,
+        "fastavro": fastavro.__version__,
         "psycopg": psycopg.__version__,
     }
 

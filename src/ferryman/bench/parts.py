@@ -104,6 +104,13 @@ def open_bench(
         yield Bench(scale, server.url, template, ours, version, counts, owns_all, environment, say)
 
 
+def open_without_servers(
+    settings: Settings, scale: Scale, environment: Callable[..., Mapping[str, str]], say: Callable[[str], None]
+) -> Bench:
+    """For what is measured in this process alone."""
+    return Bench(scale, "", "", settings.kafka, "", False, True, environment, say)
+
+
 def _counter_runs(url: str, restart: Callable[[], None] | None) -> bool:
     """Whether pg_stat_statements counts; on a server of our own it is switched on where its build has it."""
     with psycopg.connect(url, autocommit=True) as connection:

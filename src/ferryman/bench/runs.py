@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import psycopg
 from confluent_kafka import KafkaException
 
-from ferryman.bench import appending, drain, goals, idle, late, latency, memory, steady, windows
+from ferryman.bench import appending, codec, drain, goals, idle, late, latency, memory, steady, windows
 from ferryman.bench.figures import Figure, Goal
 from ferryman.bench.parts import Bench
 from ferryman.runtime.errors import FerrymanError
@@ -33,8 +33,11 @@ RUNS: dict[str, Sequence[Measurement]] = {
         Measurement(idle.costs, (goals.IDLE_CPU, goals.IDLE_WAL, goals.IDLE_XIDS, goals.IDLE_STATEMENTS)),
         Measurement(idle.wake, (goals.WAKE,)),
     ),
+    "codec": (Measurement(codec.speed, (goals.CODEC,)),),
     "latency": (Measurement(latency.steady, (goals.LATENCY_P50, goals.LATENCY_P99)),),
 }
+
+WITHOUT_SERVERS = frozenset({"codec"})
 
 
 def names(run: str) -> list[str]:

@@ -21,6 +21,8 @@ COMMANDS = {
     "doctor": ("ferryman.cli.doctor", "Check PostgreSQL, Kafka and the registry, with a remedy for each failure."),
     "run": ("ferryman.cli.run", "Run services until SIGTERM; they drain, then exit 0."),
     "outbox": ("ferryman.cli.outbox", "See what waits to be published, and why; replay, discard."),
+    "schemas": ("ferryman.cli.schemas", "Check, publish, release and document the catalogue of topics and types."),
+    "topics": ("ferryman.cli.topics", "Compare the catalogue's topics with the cluster's; create what is missing."),
     "pause": ("ferryman.cli.pause", "Stop publishing a topic, or the whole outbox."),
     "resume": ("ferryman.cli.resume", "Publish a paused topic, or the whole outbox, again."),
     "drain": ("ferryman.cli.drain", "Publish what is pending, then exit: for cron and for tests."),

@@ -1,5 +1,6 @@
 """`ferryman bench`"""
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 import click
@@ -15,7 +16,7 @@ FULL_ENTRIES = 1_000_000
 
 
 @click.command("bench")
-@click.argument("name", type=click.Choice(["relay", "latency"]))
+@click.argument("name", type=click.Choice(["relay", "latency", "codec"]))
 @click.option("--entries", default=FULL_ENTRIES, show_default=True, type=click.IntRange(min=1000),
               help="How many entries are preloaded; some figures take five times as many.")  # fmt: skip
 @click.option("--only", multiple=True, metavar="FIGURE", help="Measure only this figure. May be repeated.")
@@ -31,7 +32,8 @@ def command(
     servers that are named, it makes databases and topics of its own and drops them; WAL and transaction numbers are
     the whole server's, so nobody else may write to it meanwhile.
 
-    Exit 0 when every goal is met, 1 when one is not. NAME is relay or latency.
+    Exit 0 when every goal is met, 1 when one is not. NAME is relay, latency or codec;
+    the last needs no servers.
     """
     wiring.embedded()  # says which package is missing
     from ferryman.bench import machine, parts, runs
@@ -41,7 +43,11 @@ def command(
         known = ", ".join(runs.names(name))
         raise click.BadParameter(f"no figure is called {', '.join(sorted(unknown))}; there are: {known}", context)
     scale = Scale.of(entries, quick=quick)
-    with parts.open_bench(wiring.loaded(context).settings, scale, wiring.environment, say) as bench:
+    given = wiring.loaded(context).settings, scale, wiring.environment, say
+    opened = (
+        nullcontext(parts.open_without_servers(*given)) if name in runs.WITHOUT_SERVERS else parts.open_bench(*given)
+    )
+    with opened as bench:
         where = machine.describe(bench.server_url, bench.kafka_version)
         figures = list(runs.measure(bench, name, only))
     if as_json:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,6 +14,11 @@ from ferryman.runtime import logs
 from ferryman.runtime.errors import Misconfigured
 from ferryman.runtime.service import Service
 from ferryman.runtime.settings import Settings
+from ferryman.schemas import active
+
+if TYPE_CHECKING:
+    from ferryman.schemas.catalogue import Catalogue
+    from ferryman.schemas.registry import Registry
 from ferryman.runtime.sources import Loaded, load
 
 
@@ -46,8 +51,31 @@ def embedded() -> ModuleType:
         ) from error
 
 
+def catalogue(found: Settings) -> "Catalogue":
+    """The catalogue that the settings name, or our own."""
+    from ferryman.schemas import OURS
+    from ferryman.schemas.catalogue import load as load_catalogue
+
+    return load_catalogue(Path(found.schemas.path) if found.schemas.path else OURS)
+
+
+def registry(found: Settings, known: "Catalogue") -> "Registry":
+    """The registry that the settings name, or the catalogue itself: asked, whatever a folder remembers of it."""
+    from ferryman.schemas.registry.opening import open_registry
+
+    return open_registry(found.registry_url, known, **{**_registry_options(found), "cache": None})
+
+
+def _registry_options(found: Settings) -> dict[str, Any]:
+    properties = {name: value.get_secret_value() for name, value in found.registry.properties.items()}
+    cache = Path(found.registry.cache) if found.registry.cache else None
+    return {"timeout_seconds": found.registry.timeout_seconds, "cache": cache, "properties": properties}
+
+
 def services(names: Sequence[str], found: Settings) -> list[Service]:
-    """What `ferryman run NAME...` names."""
+    """What `ferryman run NAME...` names; where a catalogue is set, they write and read by it."""
+    if found.schemas.path:
+        active.use_schemas(found.schemas.path, registry_url=found.registry_url, **_registry_options(found))
     return [_service(name, found) for name in names]
 
 

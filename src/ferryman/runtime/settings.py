@@ -157,6 +157,27 @@ class Relay(Section):
     ring: RelayRing = setting(RelayRing, "How long entries are kept.")
 
 
+class Schemas(Section):
+    """The catalogue of topics and types that messages are checked against."""
+
+    path: str | None = setting(
+        None, "The folder of your catalogue: `catalogue.toml`, `avro/` and `released/`. Default: Ferryman's own."
+    )
+
+
+class Registry(Section):
+    """How the schema registry is asked that `registry_url` names."""
+
+    timeout_seconds: Seconds = setting(5.0, "How long an answer may take.", unit="seconds")
+    cache: str | None = setting(
+        None, "A folder that keeps what the registry said, so that a process can start while it is away."
+    )
+    properties: dict[str, SecretStr] = setting(
+        {}, "Properties of Confluent's own client, for OAuth and mutual TLS: `bearer.auth.token`, "
+        "`ssl.certificate.location`, ... Where one is set, that client asks, from the extra `registry`.",
+    )  # fmt: skip
+
+
 class Log(Section):
     """What a process says about itself, on standard error."""
 
@@ -201,6 +222,8 @@ class Settings(Section):
     database: Database = setting(Database, "How each process connects to PostgreSQL.")
     kafka: Kafka = setting(Kafka, "How each process connects to Kafka.")
     relay: Relay = setting(Relay, "How `ferryman run relay` publishes outboxes to Kafka.")
+    schemas: Schemas = setting(Schemas, "The catalogue of topics and types.")
+    registry: Registry = setting(Registry, "How the schema registry is asked.")
     log: Log = setting(Log, "What a process says about itself.")
     health: Health = setting(Health, "The HTTP endpoint with /livez, /readyz and /metrics.")
     service: Service = setting(Service, "How a process ends.")

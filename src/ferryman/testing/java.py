@@ -27,21 +27,26 @@ def find(at_least: int) -> Path:
     return fit[0]
 
 
-def artifacts(pom: str) -> Path:
-    """The folder of what a pom of ours names; Maven fills it once, and later calls need no network."""
-    text = files("ferryman.testing").joinpath("java", f"{pom}.pom.xml").read_text()
+def artifacts(pom: str | Path) -> Path:
+    """The folder of what a pom names, of ours or a file; Maven fills it once, and later calls need no network."""
+    text = _text(pom)
+    name = pom.parent.name if isinstance(pom, Path) else pom
     identity = hashlib.sha256(text.encode()).hexdigest()[:8]
-    with places.filled_once(f"java/{pom}-{version(pom)}-{identity}") as (folder, new):
+    with places.filled_once(f"java/{name}-{version(pom)}-{identity}") as (folder, new):
         if new is not None:
             _maven(text, new)
     return folder
 
 
 @cache
-def version(pom: str) -> str:
+def version(pom: str | Path) -> str:
     """The version of the server that a pom brings: its own."""
-    text = files("ferryman.testing").joinpath("java", f"{pom}.pom.xml").read_text()
-    return str(re.findall(r"<version>([^<]+)</version>", text)[0])
+    return str(re.findall(r"<version>([^<]+)</version>", _text(pom))[0])
+
+
+def _text(pom: str | Path) -> str:
+    place = pom if isinstance(pom, Path) else files("ferryman.testing").joinpath("java", f"{pom}.pom.xml")
+    return place.read_text()
 
 
 def _maven(pom: str, output: Path) -> None:
