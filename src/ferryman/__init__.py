@@ -7,6 +7,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ferryman.consumer.api import Consumer
+    from ferryman.consumer.model import Done, Outcome, Received, Refused, Retry
     from ferryman.message import Message
     from ferryman.outbox import append, append_async, append_many, append_many_async
     from ferryman.runtime.errors import FerrymanError, Misconfigured, Permanent, Transient, Unreachable
@@ -14,10 +16,16 @@ if TYPE_CHECKING:
     from ferryman.schemas.active import use_schemas
 
 _HOMES = {
+    "Consumer": "ferryman.consumer.api",
+    "Done": "ferryman.consumer.model",
     "FerrymanError": "ferryman.runtime.errors",
     "Message": "ferryman.message",
     "Misconfigured": "ferryman.runtime.errors",
+    "Outcome": "ferryman.consumer.model",
     "Permanent": "ferryman.runtime.errors",
+    "Received": "ferryman.consumer.model",
+    "Refused": "ferryman.consumer.model",
+    "Retry": "ferryman.consumer.model",
     "Transient": "ferryman.runtime.errors",
     "Unreachable": "ferryman.runtime.errors",
     "__version__": "ferryman.runtime.version",
@@ -29,10 +37,16 @@ _HOMES = {
 }
 
 __all__ = [
+    "Consumer",
+    "Done",
     "FerrymanError",
     "Message",
     "Misconfigured",
+    "Outcome",
     "Permanent",
+    "Received",
+    "Refused",
+    "Retry",
     "Transient",
     "Unreachable",
     "__version__",

@@ -68,6 +68,12 @@ async def append_many_async(where: "Async", messages: Iterable[Message], /) -> l
     return entries
 
 
+def append_stored(connection: "psycopg.Connection[Any]", batch: Sequence[Stored]) -> None:
+    """Messages that were encoded before, on a psycopg connection whose transaction is open."""
+    if batch:
+        _execute(connection, *_statement_for_many(batch))
+
+
 def statement(message: Message) -> tuple[str, Mapping[str, Any]]:
     """The one statement behind every form, with placeholders as SQLAlchemy's `text` has them (`:name`)."""
     return _ONE, stored(message)._asdict()

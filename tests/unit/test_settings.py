@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from ferryman.runtime import librdkafka
+from ferryman.runtime.describing import describe
 from ferryman.runtime.errors import Misconfigured
-from ferryman.runtime.settings import Settings, describe
+from ferryman.runtime.settings import Settings
 from ferryman.runtime.sources import BadSettings, load, plain
 
 HERE = "FERRYMAN_CONFIG"

@@ -6,10 +6,11 @@ import click
 
 from ferryman.cli import wiring
 from ferryman.cli.output import json_option, print_json, print_table
+from ferryman.runtime.describing import Described, describe
 from ferryman.runtime.errors import env_name
 from ferryman.runtime.exits import Exit
 from ferryman.runtime.redaction import MASK, redact_value
-from ferryman.runtime.settings import Described, Settings, describe
+from ferryman.runtime.settings import Settings
 from ferryman.runtime.sources import BadSettings, Loaded, plain
 
 

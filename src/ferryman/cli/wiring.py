@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ferryman.consumer.api import Consumer
 from ferryman.runtime import logs
 from ferryman.runtime.errors import Misconfigured
 from ferryman.runtime.service import Service
@@ -85,6 +86,10 @@ _SERVICES = {"relay": "ferryman.relay.service:Relay"}
 
 def _service(name: str, found: Settings) -> Service:
     target = _load(_SERVICES.get(name, name))
+    if isinstance(target, Consumer):
+        from ferryman.consumer.service import ConsumerService
+
+        return ConsumerService(target, found)
     if isinstance(target, type) or (not hasattr(target, "run") and callable(target)):
         target = target(found)
     if not (callable(getattr(target, "run", None)) and isinstance(getattr(target, "name", None), str)):

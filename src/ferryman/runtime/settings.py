@@ -1,13 +1,11 @@
 """Every setting, with its default, its unit and its danger beside it. Parsed once, passed around, never fetched."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
-from pydantic.fields import FieldInfo
 
-from ferryman.runtime.redaction import is_secret, redact_value
+from ferryman.runtime.redaction import redact_value
 
 
 def setting(default: Any, text: str, *, unit: str = "", danger: str = "", **limits: Any) -> Any:
@@ -157,6 +155,44 @@ class Relay(Section):
     ring: RelayRing = setting(RelayRing, "How long entries are kept.")
 
 
+class Consumer(Section):
+    """How consumers take messages from Kafka and handle them, each once."""
+
+    batch_messages: int = setting(500, "The most messages of one transaction.", unit="messages", ge=1, le=10000)
+    poll_seconds: float = setting(0.1, "How long to wait for messages when none are there.", unit="seconds", gt=0, le=5)
+    buffer_bytes: int = setting(
+        64 << 20, "When so much waits to be handled, no more is fetched.", unit="bytes", ge=1 << 20
+    )
+    start: Literal["earliest", "latest"] = setting(
+        "earliest", "Where a group begins in a partition that it has never read.",
+        danger="with latest, what is there already is never handled",
+    )  # fmt: skip
+    instance_id: str | None = setting(
+        None, "A name for this process that it keeps over restarts (static membership): no rebalance while it is away "
+        "for less than session.timeout.ms.",
+        danger="two processes with the same name fence each other",
+    )  # fmt: skip
+    tries: int = setting(3, "How often a message is tried whose handler fails, before it is rejected.", ge=1, le=100)
+    kills: int = setting(3, "How often a message may end its process, before it is rejected.", ge=1, le=100)
+    retry_seconds: float = setting(
+        300.0, "How long deadlocks, lock timeouts and what a handler wants later are tried again.", unit="seconds", gt=0
+    )
+    deadline_seconds: float = setting(
+        60.0, "After this long a handler's statement is cancelled; if it still does not return, the process ends.",
+        unit="seconds", gt=0, danger="keep it below max.poll.interval.ms (Kafka's), or the partitions are given away",
+    )  # fmt: skip
+    receipts_retention_seconds: float = setting(
+        2_592_000.0, "How long it is remembered that a message was handled; 0 is for ever.", unit="seconds", ge=0,
+        danger="a message that comes again later takes effect again: it is checked against the topics' retention",
+    )  # fmt: skip
+    replay_seconds: float = setting(
+        86400.0, "How far back its writers replay what they published.", unit="seconds", ge=0
+    )
+    dead_letter_seconds: float = setting(
+        604_800.0, "How long a rejected message may wait to be requeued.", unit="seconds", ge=0
+    )
+
+
 class Schemas(Section):
     """The catalogue of topics and types that messages are checked against."""
 
@@ -222,55 +258,12 @@ class Settings(Section):
     database: Database = setting(Database, "How each process connects to PostgreSQL.")
     kafka: Kafka = setting(Kafka, "How each process connects to Kafka.")
     relay: Relay = setting(Relay, "How `ferryman run relay` publishes outboxes to Kafka.")
+    consumer: Consumer = setting(Consumer, "How consumers take messages from Kafka and handle them, each once.")
     schemas: Schemas = setting(Schemas, "The catalogue of topics and types.")
     registry: Registry = setting(Registry, "How the schema registry is asked.")
     log: Log = setting(Log, "What a process says about itself.")
     health: Health = setting(Health, "The HTTP endpoint with /livez, /readyz and /metrics.")
     service: Service = setting(Service, "How a process ends.")
-
-
-@dataclass(frozen=True, slots=True)
-class Described:
-    """One setting as the docs and `config show` print it."""
-
-    name: str
-    text: str
-    default: Any
-    unit: str
-    danger: str
-    secret: bool
-
-
-def describe(model: type[BaseModel] = Settings, prefix: str = "") -> Iterator[Described]:
-    """Every setting below a model, in the order of the file."""
-    for name, field in model.model_fields.items():
-        inner, named = section_of(field), table_of(field)
-        if inner is not None:
-            yield from describe(inner, f"{prefix}{name}.")
-        elif named is not None:
-            yield from describe(named, f"{prefix}{name}.NAME.")
-        else:
-            extra = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
-            yield Described(
-                name=prefix + name,
-                text=field.description or "",
-                default=None if field.is_required() else field.get_default(),
-                unit=str(extra.get("unit", "")),
-                danger=str(extra.get("danger", "")),
-                secret=is_secret(name) or SecretStr in (field.annotation, *get_args(field.annotation)),
-            )
-
-
-def section_of(field: FieldInfo) -> type[BaseModel] | None:
-    """The model behind a field that is a section, None for a plain value."""
-    kind = field.annotation
-    return kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
-
-
-def table_of(field: FieldInfo) -> type[BaseModel] | None:
-    """The model behind a field that is a table of sections by free names."""
-    kinds = get_args(field.annotation)
-    return kinds[1] if len(kinds) == 2 and isinstance(kinds[1], type) and issubclass(kinds[1], BaseModel) else None
 
 
 def _dotted(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:

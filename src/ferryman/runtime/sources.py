@@ -12,8 +12,9 @@ from typing import Any
 from pydantic import BaseModel, SecretStr, ValidationError
 
 from ferryman.runtime import librdkafka
+from ferryman.runtime.describing import describe, section_of, table_of
 from ferryman.runtime.errors import ENV_NESTING, ENV_PREFIX, Misconfigured, env_name
-from ferryman.runtime.settings import Kafka, Settings, describe, section_of, table_of
+from ferryman.runtime.settings import Kafka, Settings
 
 CONFIG_VARIABLE = "FERRYMAN_CONFIG"
 DEFAULT_FILE = Path("ferryman.toml")

@@ -1,0 +1,76 @@
+"""What an adopter writes: a consumer, its topics, and a handler for each type."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, TypeAlias, TypeVar
+
+from ferryman.consumer.model import Outcome, Received
+from ferryman.runtime.errors import Misconfigured
+
+One: TypeAlias = Callable[[Any, Received], Outcome]
+Many: TypeAlias = Callable[[Any, Sequence[Received]], Sequence[Outcome]]
+OneT = TypeVar("OneT", bound=One)
+ManyT = TypeVar("ManyT", bound=Many)
+
+Mode = Literal["effectively_once", "at_most_once"]
+
+_LONGEST_NAME = 100
+
+
+class Consumer:
+    """Handles the messages of some topics, each once. `ferryman run module:object` runs it.
+
+    `connection` is what its handlers are given: `psycopg.Connection`, `sqlalchemy.Connection` or
+    `sqlalchemy.orm.Session`, with a transaction open that only the runtime ends.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        topics: Sequence[str],
+        *,
+        connection: type[Any] | None = None,
+        mode: Mode = "effectively_once",
+        unknown: Literal["ignore", "reject"] = "ignore",
+        rereport: bool = True,
+    ) -> None:
+        if not name or len(name) > _LONGEST_NAME or not all(each.isalnum() or each in "._-" for each in name):
+            raise Misconfigured(
+                f"{name!r} is no name for a consumer",
+                remedy=f"use letters, digits, dots, underscores and hyphens, {_LONGEST_NAME} at most",
+            )
+        if isinstance(topics, str) or not topics:
+            raise Misconfigured(f"the consumer {name} has no topics", remedy="name them: topics=['orders']")
+        self.name = name
+        self.topics = tuple(topics)
+        self.connection = connection
+        self.mode: Mode = mode
+        self.unknown = unknown
+        self.rereport = rereport
+        self.handlers: dict[str, Many] = {}
+
+    def handles(self, *types: str) -> Callable[[OneT], OneT]:
+        """The function handles one message of these types at a time."""
+
+        def registered(function: OneT) -> OneT:
+            self._register(types, lambda db, messages: [function(db, message) for message in messages])
+            return function
+
+        return registered
+
+    def handles_batch(self, *types: str) -> Callable[[ManyT], ManyT]:
+        """The function handles many messages of these types at once, and answers each, in their order."""
+
+        def registered(function: ManyT) -> ManyT:
+            self._register(types, function)
+            return function
+
+        return registered
+
+    def _register(self, types: Sequence[str], handler: Many) -> None:
+        for each in types:
+            if each in self.handlers:
+                raise Misconfigured(f"the consumer {self.name} handles {each} twice", remedy="keep one handler")
+            self.handlers[each] = handler
+
+    def __repr__(self) -> str:
+        return f"Consumer({self.name!r}, {list(self.topics)})"

@@ -1,0 +1,56 @@
+"""A record that could not be handled, as a message of ours: an append of it can't be refused.
+
+Key and headers are base64, since they may be anything; a value too large for the outbox is left out, and stays in
+`ferryman.inbox_rejected`.
+"""
+
+import base64
+import json
+from hashlib import sha256
+from uuid import uuid5
+
+from ferryman.consumer.model import Poison
+from ferryman.consumer.store.rejected import as_base64
+from ferryman.message import JSON, Stored
+
+TYPE = "ferryman.dead-letter"
+SUFFIX = ".dlt"
+_LONGEST_TOPIC = 249
+_MOST_VALUE_BYTES = 500_000
+_MOST_HEADER_BYTES = 100_000
+
+
+def topic_of(topic: str) -> str:
+    """Where the letters of a topic go; a name that would be too long is cut, and told apart by a hash."""
+    if len(topic) + len(SUFFIX) <= _LONGEST_TOPIC:
+        return topic + SUFFIX
+    mark = sha256(topic.encode()).hexdigest()[:16]
+    return f"{topic[: _LONGEST_TOPIC - len(SUFFIX) - len(mark) - 1]}-{mark}{SUFFIX}"
+
+
+def letter(consumer: str, poison: Poison) -> Stored:
+    """With an id that follows from where the record stood: the same record gives the same letter."""
+    record = poison.record
+    headers = as_base64(record.headers)
+    too_large = len(record.value or b"") > _MOST_VALUE_BYTES or len(str(headers)) > _MOST_HEADER_BYTES
+    body = {
+        "consumer": consumer,
+        "topic": record.topic,
+        "partition": record.partition,
+        "offset": record.offset,
+        "id": str(poison.id),
+        "type": poison.type,
+        "code": poison.code,
+        "error": poison.error,
+        "key_base64": _base64(record.key[:1500] if record.key else record.key),
+        "value_base64": None if too_large else _base64(record.value),
+        "value_bytes": None if record.value is None else len(record.value),
+        "headers_base64": None if too_large else headers,
+    }
+    identity = uuid5(poison.id, f"{consumer}/{record.topic}/{record.partition}/{record.offset}")
+    key = f"{record.topic}/{record.partition}"
+    return Stored(topic_of(record.topic), key, TYPE, json.dumps(body).encode(), None, identity, None, JSON)
+
+
+def _base64(raw: bytes | None) -> str | None:
+    return None if raw is None else base64.b64encode(raw).decode()

@@ -1,0 +1,94 @@
+"""A record becomes a message, or is poison: what keeps it from being one is said in a code and in words."""
+
+import json
+from collections.abc import Callable
+from hashlib import blake2b
+from typing import Any
+from uuid import UUID, uuid5
+
+from ferryman.consumer.model import Poison, Received, Record
+from ferryman.runtime.errors import Transient
+from ferryman.runtime.redaction import redact
+from ferryman.schemas import active, headers
+
+_OURS = UUID("6f1f1b7e-6b1c-5d0a-9a3e-0e5f8a1c2d47")
+_HASH_BYTES = 16
+_MOST_WORDS = 2000
+
+UNREADABLE, NO_VALUE, BAD_KEY, BAD_HEADER = "UNREADABLE", "NO_VALUE", "BAD_KEY", "BAD_HEADER"
+JSON = "application/json"
+
+
+def hash_of(value: bytes | None) -> bytes:
+    return blake2b(value or b"", digest_size=_HASH_BYTES).digest()
+
+
+def identity(record: Record) -> UUID:
+    """The message's id: `ce_id` where it is a uuid, else one that follows from `ce_source` and `ce_id`.
+
+    A record without either is known by where it stands: it is then a duplicate of nothing but itself.
+    """
+    known = dict(record.headers)
+    given = (known.get(headers.ID) or b"").decode("utf-8", "replace")
+    try:
+        return UUID(given)
+    except ValueError:
+        source = (known.get(headers.SOURCE) or b"").decode("utf-8", "replace")
+        return uuid5(_OURS, f"{source}\n{given}" if given else f"{record.topic}/{record.partition}/{record.offset}")
+
+
+def type_of(record: Record) -> str:
+    """`ce_type`, empty where there is none or it is no text."""
+    for name, value in record.headers:
+        if name == headers.TYPE:
+            return _text(value) or ""
+    return ""
+
+
+def poison_of(record: Record, code: str, why: str) -> Poison:
+    words = redact(why).replace("\0", "")[:_MOST_WORDS]
+    return Poison(record, identity(record), type_of(record), hash_of(record.value), code, words)
+
+
+def decode(record: Record, kind: str) -> Received | Poison:
+    """Raises `Transient` where the schema's registry is away: then it waits."""
+    if record.value is None:
+        return poison_of(record, NO_VALUE, "it has no value: a tombstone is no message")
+    key = "" if record.key is None else _text(record.key)
+    if key is None:
+        return poison_of(record, BAD_KEY, "its key is no text in UTF-8, or holds a null byte")
+    try:
+        data = _data(record, kind, record.value)
+    except Transient:
+        raise
+    except Exception as error:  # whatever a codec says of bytes that it cannot read
+        return poison_of(record, UNREADABLE, str(error))
+    return Received(identity(record), kind, data, key, record, hash_of(record.value))
+
+
+def _data(record: Record, kind: str, value: bytes) -> Any:
+    codecs = active.codecs()
+    codec = codecs.of(kind) if codecs else None
+    if codec is not None:
+        from ferryman.schemas.codec import At
+
+        return codec.decode(value, At(record.topic, record.partition, record.offset))
+    return json.loads(value) if _content_type(record) == JSON else value
+
+
+def _content_type(record: Record) -> str:
+    for name, value in record.headers:
+        if name == headers.CONTENT_TYPE:
+            return (value or b"").decode("utf-8", "replace").partition(";")[0].strip().lower()
+    return ""
+
+
+def _text(raw: bytes | None) -> str | None:
+    try:
+        text = (raw or b"").decode()
+    except UnicodeDecodeError:
+        return None
+    return None if "\0" in text else text
+
+
+Decode = Callable[[Record, str], Received | Poison]

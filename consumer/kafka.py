@@ -1,0 +1,196 @@
+"""A consumer's side of Kafka: what it is assigned, what comes, how far it is. Offsets are a hint; the inbox knows."""
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import structlog
+from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Consumer as Client
+
+from ferryman.consumer.model import Partition, Record
+from ferryman.runtime.errors import FerrymanError, Permanent
+from ferryman.runtime.kafka import client_config, translate
+from ferryman.runtime.settings import Kafka
+
+if TYPE_CHECKING:
+    from confluent_kafka import Message
+
+log = structlog.get_logger(__name__)
+
+# What the guarantees stand on; a user's property does not change it.
+_INSISTED: Mapping[str, Any] = {
+    "enable.auto.commit": False,
+    "enable.auto.offset.store": False,
+    "auto.offset.reset": "error",  # it stops, and does not skip what it has not seen
+    "partition.assignment.strategy": "cooperative-sticky",
+    "isolation.level": "read_committed",
+    "allow.auto.create.topics": False,
+}
+_DEFAULTS: Mapping[str, Any] = {
+    "fetch.wait.max.ms": 100,
+    "queued.max.messages.kbytes": 16_384,
+    "fetch.queue.backoff.ms": 10,
+    "max.poll.interval.ms": 300_000,
+    "session.timeout.ms": 45_000,
+}
+
+
+class OffsetsGone(Permanent):
+    """The topic does not have what comes next any more: whether to go on is a person's to say."""
+
+
+@dataclass(slots=True)
+class Feed:
+    """One member of the group. Its callbacks run inside `take`, in the caller's thread."""
+
+    group: str
+    topics: Collection[str]
+    settings: Kafka
+    start: str = "earliest"
+    member: str | None = None
+    assigned: Callable[[set[Partition]], None] = lambda _partitions: None
+    revoked: Callable[[set[Partition]], None] = lambda _partitions: None
+    lost: Callable[[set[Partition]], None] = lambda _partitions: None
+    rebalances: int = 0
+    problem: str | None = None
+    _client: Client | None = None
+    _failure: BaseException | None = None
+    _paused: set[Partition] = field(default_factory=set)
+
+    def open(self) -> None:
+        given = client_config(self.settings, self.group, **{"group.id": self.group})
+        config = {**_DEFAULTS, **given, **_INSISTED, "error_cb": self._heard}
+        if self.member:
+            config["group.instance.id"] = self.member
+        try:
+            self._client = Client(config)
+        except KafkaException as error:
+            raise translate(error) from error
+        self._client.subscribe(
+            list(self.topics), on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost
+        )
+
+    def close(self) -> None:
+        """Leaves the group; what was committed stays."""
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+    def take(self, most: int, seconds: float) -> list[Record]:
+        """What is there; waits so long for the first."""
+        client = self._open()
+        first = client.poll(seconds)
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            raise failure
+        if first is None:
+            return []
+        found = [first, *(client.consume(most - 1, 0) if most > 1 else ())]
+        return [_record(message) for message in found if self._good(message)]
+
+    def commit(self, positions: Mapping[Partition, int], *, wait: bool = False) -> None:
+        """How far each partition is. One that fails costs duplicates, which the inbox knows."""
+        offsets = [TopicPartition(topic, number, offset) for (topic, number), offset in positions.items()]
+        if not offsets:
+            return
+        try:
+            if wait:
+                self._open().commit(offsets=offsets, asynchronous=False)
+            else:
+                self._open().commit(offsets=offsets)
+        except KafkaException as error:
+            log.warning("offsets not committed", consumer=self.group, error=str(translate(error)))
+
+    def pause(self, partitions: Iterable[Partition]) -> None:
+        if wanted := set(partitions) - self._paused:
+            self._open().pause([TopicPartition(*each) for each in wanted])
+            self._paused |= wanted
+
+    def resume(self, partitions: Iterable[Partition]) -> None:
+        if wanted := set(partitions) & self._paused:
+            self._open().resume([TopicPartition(*each) for each in wanted])
+            self._paused -= wanted
+
+    def lag(self, positions: Mapping[Partition, int]) -> dict[Partition, int]:
+        """How many messages are behind each position, as far as the last answers of the brokers tell."""
+        behind = {}
+        for (topic, number), position in positions.items():
+            _, high = self._open().get_watermark_offsets(TopicPartition(topic, number), cached=True)
+            if high >= 0:
+                behind[topic, number] = max(0, high - position)
+        return behind
+
+    def _open(self) -> Client:
+        assert self._client is not None, "the feed is not open"
+        return self._client
+
+    def _good(self, message: "Message") -> bool:
+        error = message.error()
+        if error is None:
+            return True
+        if error.name() == "_AUTO_OFFSET_RESET":
+            raise OffsetsGone(
+                f"{message.topic()}[{message.partition()}]: what {self.group} has to read next is not there any more "
+                f"({error.str()})",
+                remedy="see what was lost; then reset the group's offsets (kafka-consumer-groups --reset-offsets)",
+            )
+        if error.fatal():
+            raise translate(error)
+        if error.name() == "UNKNOWN_TOPIC_OR_PART" and ".retry." in (message.topic() or ""):
+            return False  # it is made when something is requeued for the first time
+        self._heard(error)
+        return False
+
+    def _on_assign(self, client: Client, partitions: list[TopicPartition]) -> None:
+        self.rebalances += 1
+        try:
+            known = client.committed(partitions, timeout=self.settings.timeout_seconds)
+            beginning = OFFSET_BEGINNING if self.start == "earliest" else OFFSET_END
+            starts = [
+                TopicPartition(each.topic, each.partition, each.offset if each.offset >= 0 else beginning)
+                for each in known
+            ]
+            self.assigned(_places(partitions))
+            client.incremental_assign(starts)
+        except KafkaException as error:
+            self._failure = translate(error)
+        except Exception as error:  # the client swallows what a callback raises: `take` raises it
+            self._failure = error
+
+    def _on_revoke(self, client: Client, partitions: list[TopicPartition]) -> None:
+        self._given_up(self.revoked, partitions)
+
+    def _on_lost(self, client: Client, partitions: list[TopicPartition]) -> None:
+        self._given_up(self.lost, partitions)
+
+    def _given_up(self, tell: Callable[[set[Partition]], None], partitions: list[TopicPartition]) -> None:
+        self.rebalances += 1
+        gone = _places(partitions)
+        self._paused -= gone
+        try:
+            tell(gone)
+        except Exception as error:
+            self._failure = error
+
+    def _heard(self, error: KafkaError) -> None:
+        said: FerrymanError = translate(error)
+        if self.problem is None:
+            log.warning("Kafka is away", consumer=self.group, error=str(said))
+        self.problem = str(said)
+
+
+def _places(partitions: list[TopicPartition]) -> set[Partition]:
+    return {(each.topic, each.partition) for each in partitions}
+
+
+def _record(message: "Message") -> Record:
+    headers: Any = message.headers() or []
+    return Record(
+        message.topic() or "", message.partition() or 0, message.offset() or 0, _raw(message.key()),
+        _raw(message.value()), headers, message.timestamp()[1],
+    )  # fmt: skip
+
+
+def _raw(value: Any) -> bytes | None:
+    return value.encode() if isinstance(value, str) else value

@@ -1,0 +1,110 @@
+"""The values of a consumer: records as Kafka has them, messages as a handler gets them, and what it answers."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple, TypeAlias
+from uuid import UUID
+
+from ferryman.message import Message
+
+Partition: TypeAlias = tuple[str, int]
+"""A topic and the number of a partition of it."""
+
+
+class Record(NamedTuple):
+    """As it stands in Kafka. Any of it may be missing, or be no text."""
+
+    topic: str
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    headers: list[tuple[str, bytes | None]]
+    timestamp_ms: int
+
+    @property
+    def place(self) -> Partition:
+        return self.topic, self.partition
+
+    def __str__(self) -> str:
+        return f"{self.topic}[{self.partition}] at offset {self.offset}"
+
+
+@dataclass(frozen=True)
+class Received:
+    """A message, decoded. `data` is what its schema says, or what its JSON says, or its bytes."""
+
+    id: UUID
+    type: str
+    data: Any
+    key: str
+    record: Record
+    hash: bytes
+
+    @cached_property
+    def headers(self) -> Mapping[str, str]:
+        return {name: (value or b"").decode("utf-8", "replace") for name, value in self.record.headers}
+
+    @property
+    def topic(self) -> str:
+        return self.record.topic
+
+    @property
+    def traceparent(self) -> str | None:
+        return self.headers.get("traceparent")
+
+    def __str__(self) -> str:
+        return f"{self.type} {self.id} ({self.record})"
+
+
+class Poison(NamedTuple):
+    """A record that is no message: a word for it, and what is wrong."""
+
+    record: Record
+    id: UUID
+    type: str
+    hash: bytes
+    code: str
+    error: str
+
+
+class Done:
+    """It took effect; these messages tell of it."""
+
+    __slots__ = ("reports",)
+
+    def __init__(self, *reports: Message) -> None:
+        self.reports = reports
+
+    def __repr__(self) -> str:
+        return f"Done{self.reports!r}"
+
+
+class Refused:
+    """It may not take effect, and never will: why, in a code, and the messages that tell of it."""
+
+    __slots__ = ("reason", "reports")
+
+    def __init__(self, reason: str, *reports: Message) -> None:
+        self.reason = reason
+        self.reports = reports
+
+    def __repr__(self) -> str:
+        return f"Refused({self.reason!r}, *{self.reports!r})"
+
+
+class Retry:
+    """Not now: try it again after this long. Nothing that the handler wrote stays."""
+
+    __slots__ = ("after_seconds", "reason")
+
+    def __init__(self, reason: str, after_seconds: float = 0.0) -> None:
+        self.reason = reason
+        self.after_seconds = after_seconds
+
+    def __repr__(self) -> str:
+        return f"Retry({self.reason!r}, {self.after_seconds})"
+
+
+Outcome: TypeAlias = Done | Refused | Retry

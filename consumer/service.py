@@ -1,0 +1,197 @@
+"""What `ferryman run` runs of a consumer: a member of its group, a connection, and a new one when that breaks."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import psycopg
+import structlog
+
+from ferryman.consumer import metrics, window
+from ferryman.consumer.api import Consumer
+from ferryman.consumer.buffers import Buffers
+from ferryman.consumer.deadline import Deadline
+from ferryman.consumer.face import face_of
+from ferryman.consumer.kafka import Feed
+from ferryman.consumer.model import Partition
+from ferryman.consumer.store import keeping, starts
+from ferryman.consumer.store.receipts import Connection, Limits
+from ferryman.consumer.worker import Policy, Worker
+from ferryman.migrations import chains
+from ferryman.runtime import postgres
+from ferryman.runtime.backoff import Backoff
+from ferryman.runtime.errors import Misconfigured, Permanent, Transient
+from ferryman.runtime.life import Life
+from ferryman.runtime.settings import Settings
+
+log = structlog.get_logger(__name__)
+
+_RECONNECTING = Backoff(base_seconds=0.1, cap_seconds=5)
+_LOOK_SECONDS = 1.0
+_KEEP_SECONDS = 60.0
+_RETRY_TOPIC = "{topic}.retry.{consumer}"
+
+
+@dataclass(slots=True)
+class ConsumerService:
+    """One process's part of a consumer's group."""
+
+    consumer: Consumer
+    settings: Settings
+    before: Callable[[str], None] = lambda _step: None
+    _connection: Connection | None = None
+    _to_own: set[Partition] = field(default_factory=set)
+    _look_at: float = 0.0
+    _keep_at: float = 0.0
+    _was_reached: bool = False
+
+    @property
+    def name(self) -> str:
+        return self.consumer.name
+
+    def run(self, life: Life) -> None:
+        """Until it should stop: then the batch in hand is finished, and every partition is let go of."""
+        worker = self.worker()
+        worker.feed.open()
+        failures = 0
+        try:
+            while not life.stopping.is_set():
+                try:
+                    with self._connect() as connection:
+                        failures = 0
+                        self._serve(life, worker, connection)
+                except (Transient, psycopg.OperationalError) as error:
+                    failures += 1
+                    self._wait(life, worker, _RECONNECTING.delay_seconds(failures), error)
+        finally:
+            worker.feed.close()
+
+    def worker(self) -> Worker:
+        """The loop, on a feed whose callbacks are ours."""
+        given = self.settings.consumer
+        policy = Policy(
+            batch=given.batch_messages,
+            poll_seconds=given.poll_seconds,
+            tries=given.tries,
+            kills=given.kills,
+            retry_seconds=given.retry_seconds,
+            limits=Limits(
+                f"{round(self.settings.database.statement_timeout_seconds * 1000)}ms",
+                f"{round(self.settings.database.lock_timeout_seconds * 1000)}ms",
+                f"{round(self.settings.database.idle_in_transaction_timeout_seconds * 1000)}ms",
+            ),
+        )
+        topics = [*self.consumer.topics, *(retry_topic(each, self.name) for each in self.consumer.topics)]
+        feed = Feed(self.name, topics, self.settings.kafka, given.start, given.instance_id)
+        buffers = Buffers(given.buffer_bytes)
+        feed.assigned, feed.revoked, feed.lost = (
+            self._assigned(buffers),
+            self._revoked(feed, buffers),
+            self._lost(buffers),
+        )
+        return Worker(self.consumer, feed, policy, buffers, Deadline(given.deadline_seconds), before=self.before)
+
+    def _connect(self) -> Connection:
+        connection = postgres.connect(self.settings, self.name, autocommit=True)
+        connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
+        chains.check(connection)
+        self._was_reached = True
+        return connection
+
+    def _serve(self, life: Life, worker: Worker, connection: Connection) -> None:
+        face = face_of(self.consumer.connection, connection)
+        self._connection = connection
+        try:
+            while not life.stopping.is_set():
+                self._own(worker, connection)
+                self._look(worker, connection)
+                worker.turn(connection, face)
+                self._say(life, worker)
+            worker.feed.close()  # while there is a connection to say that the partitions are let go of
+        finally:
+            self._connection = None
+
+    def _wait(self, life: Life, worker: Worker, seconds: float, error: Exception) -> None:
+        """The database is away: Kafka is asked all the same, so that the partitions stay ours."""
+        if not self._was_reached and isinstance(error, Misconfigured):
+            raise error
+        life.not_ready(str(error))
+        log.warning("database away", consumer=self.name, error=str(error)[:500], again_in_seconds=round(seconds, 1))
+        until = time.monotonic() + seconds
+        while not life.stopping.is_set() and (left := until - time.monotonic()) > 0:
+            worker.feed.pause(worker.buffers.by_place)
+            worker.buffers.add(worker.feed.take(worker.policy.batch, min(left, 0.1)))
+            life.progress()
+
+    def _assigned(self, buffers: Buffers) -> Callable[[set[Partition]], None]:
+        def assigned(partitions: set[Partition]) -> None:
+            buffers.own(partitions)
+            self._to_own |= partitions
+
+        return assigned
+
+    def _revoked(self, feed: Feed, buffers: Buffers) -> Callable[[set[Partition]], None]:
+        def revoked(partitions: set[Partition]) -> None:
+            feed.commit(buffers.drop(partitions), wait=True)
+            owned = partitions - self._to_own
+            self._to_own -= partitions
+            if self._connection is not None and not self._connection.closed and owned:
+                try:
+                    starts.release(self._connection, self.name, owned)
+                except psycopg.Error as error:  # its next owner then begins singly
+                    log.warning("not released", consumer=self.name, error=str(postgres.translate(error)))
+
+        return revoked
+
+    def _lost(self, buffers: Buffers) -> Callable[[set[Partition]], None]:
+        def lost(partitions: set[Partition]) -> None:
+            log.warning("partitions lost", consumer=self.name, partitions=sorted(partitions))
+            buffers.drop(partitions)
+            self._to_own -= partitions
+
+        return lost
+
+    def _own(self, worker: Worker, connection: Connection) -> None:
+        """Says that new partitions are ours; one that its last owner did not let go of begins singly."""
+        if not self._to_own:
+            return
+        suspects = starts.own(connection, self.name, self._to_own)
+        for place in suspects:
+            if buffer := worker.buffers.by_place.get(place):
+                buffer.singly = worker.policy.batch
+        if suspects:
+            log.warning("beginning singly", consumer=self.name, partitions=sorted(suspects))
+        self._to_own.clear()
+
+    def _look(self, worker: Worker, connection: Connection) -> None:
+        now = time.monotonic()
+        if now >= self._keep_at:
+            self._keep_at = now + _KEEP_SECONDS
+            window.check(self.settings, self.consumer)
+            keeping.forget(connection, self.name, self.settings.consumer.receipts_retention_seconds)
+        if now >= self._look_at:
+            self._look_at = now + _LOOK_SECONDS
+            worker.paused = keeping.paused(connection, self.name)
+            metrics.LAG.labels(self.name).set(sum(worker.feed.lag(worker.buffers.positions).values()))
+
+    def _say(self, life: Life, worker: Worker) -> None:
+        life.progress()
+        metrics.LAST_POLL.labels(self.name).set_to_current_time()
+        metrics.PARTITIONS.labels(self.name).set(len(worker.buffers.by_place))
+        metrics.REBALANCES.labels(self.name).set(worker.feed.rebalances)
+        metrics.LAG_SECONDS.labels(self.name).set(worker.buffers.oldest_age_seconds(time.time()))
+        if worker.paused:
+            life.not_ready("paused: `ferryman resume` goes on")
+        else:
+            life.ready()
+
+
+def retry_topic(topic: str, consumer: str) -> str:
+    """Where requeued messages come: no other group sees them."""
+    return _RETRY_TOPIC.format(topic=topic, consumer=consumer)
+
+
+def refuse(consumer: Consumer) -> None:
+    """A consumer without handlers would skip everything."""
+    if not consumer.handlers:
+        raise Permanent(f"the consumer {consumer.name} has no handlers", remedy="@consumer.handles(type)")

@@ -1,0 +1,33 @@
+"""What is looked at now and then: pauses, and receipts that are old enough to be forgotten."""
+
+from ferryman.consumer.store.receipts import Connection
+
+_PAUSED = """\
+-- consumer.paused
+SELECT EXISTS (SELECT FROM ferryman.inbox_paused WHERE consumer = %(consumer)s)
+"""
+
+# A little at a time, so that a batch never waits for long; a rejected one's record is kept as long as its receipt.
+_FORGET = """\
+-- consumer.forget
+DELETE FROM ferryman.inbox i
+WHERE i.consumer = %(consumer)s AND i.id = ANY (ARRAY(
+    SELECT o.id FROM ferryman.inbox o
+    WHERE o.consumer = %(consumer)s AND o.received_at < statement_timestamp() - make_interval(secs => %(seconds)s)
+      AND o.status <> 'REJECTED'
+    ORDER BY o.received_at LIMIT %(most)s
+))
+"""
+_MOST = 10_000
+
+
+def paused(connection: Connection, consumer: str) -> bool:
+    row = connection.execute(_PAUSED, {"consumer": consumer}).fetchone()
+    return bool(row and row[0])
+
+
+def forget(connection: Connection, consumer: str, seconds: float) -> int:
+    """How many receipts were old enough; 0 seconds keeps them for ever."""
+    if not seconds:
+        return 0
+    return connection.execute(_FORGET, {"consumer": consumer, "seconds": seconds, "most": _MOST}).rowcount

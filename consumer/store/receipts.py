@@ -1,0 +1,130 @@
+"""Receipts: what is known of messages, and the verdicts of a batch, in the batch's own transaction."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, TypeAlias
+from uuid import UUID
+
+import psycopg
+
+from ferryman.consumer.model import Record
+
+Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
+
+HANDLED, RECEIVED, REJECTED, REOPENED = "HANDLED", "RECEIVED", "REJECTED", "REOPENED"
+
+# The transaction's number is taken here, so that the last statement can tell whether it is still the same one; and its
+# row in inbox_open keeps it from being committed before that.
+_FIND = """\
+-- consumer.find
+WITH opened AS (
+    INSERT INTO ferryman.inbox_open (xid) VALUES (pg_current_xact_id()) RETURNING xid
+)
+SELECT t.xid, i.id, i.status, i.hash, i.results
+FROM (
+    SELECT (SELECT xid::text FROM opened) AS xid,
+           set_config('statement_timeout', %(statement)s, true), set_config('lock_timeout', %(lock)s, true),
+           set_config('idle_in_transaction_session_timeout', %(idle)s, true)
+) t
+LEFT JOIN ferryman.inbox i ON i.consumer = %(consumer)s AND i.id = ANY (%(ids)s::uuid[])
+"""
+
+# Sorted, so that two owners of one partition wait for one another and do not deadlock. Where it gives fewer than it was
+# given, somebody else has handled one meanwhile.
+_RECORD = """\
+-- consumer.record
+WITH recorded AS (
+    INSERT INTO ferryman.inbox AS i
+        (consumer, id, status, outcome, reason, hash, type, topic, partition, "offset", results, error)
+    SELECT %(consumer)s, r.id, r.status, r.outcome, r.reason, r.hash, r.type, r.topic, r.partition, r.at, r.results,
+           r.error
+    FROM unnest(%(ids)s::uuid[], %(statuses)s::text[], %(outcomes)s::text[], %(reasons)s::text[], %(hashes)s::bytea[],
+                %(types)s::text[], %(topics)s::text[], %(partitions)s::integer[], %(offsets)s::bigint[],
+                %(results)s::text[], %(errors)s::text[])
+         r (id, status, outcome, reason, hash, type, topic, partition, at, results, error)
+    ORDER BY r.id
+    ON CONFLICT (consumer, id) DO UPDATE
+    SET status = excluded.status, outcome = excluded.outcome, reason = excluded.reason, results = excluded.results,
+        error = excluded.error, received_at = excluded.received_at
+    WHERE i.status = 'REOPENED' OR (i.status = 'RECEIVED' AND excluded.status <> 'RECEIVED')
+    RETURNING i.id
+), closed AS (
+    DELETE FROM ferryman.inbox_open WHERE xid = pg_current_xact_id()
+)
+SELECT array_agg(id), pg_current_xact_id()::text,
+       (SELECT count(*) FROM pg_cursors WHERE name <> '' AND name NOT LIKE '<unnamed%%')
+FROM recorded
+"""
+
+
+_NOTE_ERROR = """\
+-- consumer.note_error
+UPDATE ferryman.inbox SET error = %(error)s WHERE consumer = %(consumer)s AND id = %(id)s AND status = 'RECEIVED'
+"""
+
+
+class Known(NamedTuple):
+    """What stands in the inbox of one message."""
+
+    status: str
+    hash: bytes
+    results: str | None
+
+
+class Verdict(NamedTuple):
+    """What is to stand there."""
+
+    id: UUID
+    status: str
+    outcome: str | None
+    reason: str | None
+    hash: bytes
+    type: str
+    record: Record
+    results: str | None = None
+    error: str | None = None
+
+
+class Recorded(NamedTuple):
+    """Which of the verdicts were written, in which transaction, and how many cursors are open in it."""
+
+    ids: frozenset[UUID]
+    xid: str
+    cursors: int
+
+
+class Limits(NamedTuple):
+    """The timeouts of a batch's transaction, in milliseconds as PostgreSQL takes them."""
+
+    statement: str = "30s"
+    lock: str = "5s"
+    idle: str = "60s"
+
+
+DEFAULT_LIMITS = Limits()
+
+
+def find(connection: Connection, consumer: str, ids: Sequence[UUID], limits: Limits) -> tuple[str, dict[UUID, Known]]:
+    """The number of the transaction, and what is known of these messages."""
+    wanted = {**limits._asdict(), "consumer": consumer, "ids": list(ids)}
+    rows = connection.execute(_FIND, wanted, binary=True).fetchall()
+    return rows[0][0], {row[1]: Known(row[2], row[3], row[4]) for row in rows if row[1] is not None}
+
+
+def record(connection: Connection, consumer: str, verdicts: Sequence[Verdict]) -> Recorded:
+    """Writes them; says which were not there before."""
+    columns = zip(*verdicts, strict=True) if verdicts else ((),) * len(Verdict._fields)
+    ids, statuses, outcomes, reasons, hashes, types, records, results, errors = (list(column) for column in columns)
+    values = {
+        "consumer": consumer, "ids": ids, "statuses": statuses, "outcomes": outcomes, "reasons": reasons,
+        "hashes": hashes, "types": types, "results": results, "errors": errors,
+        "topics": [each.topic for each in records], "partitions": [each.partition for each in records],
+        "offsets": [each.offset for each in records],
+    }  # fmt: skip
+    row = connection.execute(_RECORD, values, binary=True).fetchone()
+    assert row is not None
+    return Recorded(frozenset(row[0] or ()), row[1], row[2])
+
+
+def note_error(connection: Connection, consumer: str, identity: UUID, error: str) -> None:
+    """at_most_once: why what was received never took effect."""
+    connection.execute(_NOTE_ERROR, {"consumer": consumer, "id": identity, "error": error.replace("\0", "")})

@@ -1,0 +1,35 @@
+"""Records that could not be handled: kept as Kafka had them."""
+
+import base64
+import json
+from typing import Any
+
+from ferryman.consumer.model import Poison
+from ferryman.consumer.store.receipts import Connection
+
+_KEEP = """\
+-- consumer.keep_rejected
+INSERT INTO ferryman.inbox_rejected (consumer, topic, partition, "offset", id, type, key, value, headers, code, error)
+VALUES (%(consumer)s, %(topic)s, %(partition)s, %(at)s, %(id)s, %(type)s, %(key)b, %(value)b, %(headers)s, %(code)s,
+        %(error)s)
+ON CONFLICT (consumer, topic, partition, "offset") DO UPDATE
+SET status = 'REJECTED', code = excluded.code, error = excluded.error, rejected_at = excluded.rejected_at
+"""
+
+
+def keep(connection: Connection, consumer: str, poison: Poison) -> None:
+    record = poison.record
+    values: dict[str, Any] = {
+        "consumer": consumer, "topic": record.topic, "partition": record.partition, "at": record.offset,
+        "id": poison.id, "type": poison.type, "key": record.key, "value": record.value,
+        "headers": json.dumps(as_base64(record.headers)), "code": poison.code, "error": poison.error,
+    }  # fmt: skip
+    connection.execute(_KEEP, values)
+
+
+def as_base64(headers: list[tuple[str, bytes | None]]) -> list[list[str | None]]:
+    """Header names are text by Kafka's protocol, but may hold what PostgreSQL's text cannot."""
+    return [
+        [name.replace("\0", "�"), None if value is None else base64.b64encode(value).decode()]
+        for name, value in headers
+    ]

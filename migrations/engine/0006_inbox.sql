@@ -1,0 +1,89 @@
+-- A row for each message that a consumer has a verdict on, written in the transaction of its effects.
+--
+--   HANDLED    the effects and the results are committed
+--   RECEIVED   at_most_once: committed before it is handled; one that stays so had no effect, and never will
+--   REJECTED   it could not be handled; inbox_rejected has the record
+--   REOPENED   it was rejected, and a person had it published once more
+CREATE TABLE ferryman.inbox (
+    consumer    text NOT NULL,
+    id          uuid NOT NULL,
+    status      text NOT NULL,
+    outcome     text,
+    reason      text,
+    hash        bytea NOT NULL,
+    type        text NOT NULL,
+    topic       text NOT NULL,
+    partition   integer NOT NULL,
+    "offset"    bigint NOT NULL,
+    results     text,
+    error       text,
+    received_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    PRIMARY KEY (consumer, id)
+);
+COMMENT ON TABLE ferryman.inbox IS 'the verdict on each message, by consumer and id: what stands here has no effect again';
+COMMENT ON COLUMN ferryman.inbox.results IS 'what was reported, to be reported again with the same ids and bytes';
+CREATE INDEX inbox_by_age ON ferryman.inbox (consumer, received_at);
+CREATE INDEX inbox_unusual ON ferryman.inbox (consumer, status, received_at) WHERE status <> 'HANDLED';
+
+-- A batch that is being handled has a row here, and deletes it with its verdicts: a COMMIT before that is refused, so
+-- that no handler can keep half of a batch.
+CREATE TABLE ferryman.inbox_open (xid xid8 PRIMARY KEY);
+CREATE FUNCTION ferryman.inbox_refuse_commit() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF EXISTS (SELECT FROM ferryman.inbox_open WHERE xid = NEW.xid) THEN
+        RAISE invalid_transaction_termination
+            USING MESSAGE = 'it ended the transaction: only the runtime commits, when a batch has its verdicts';
+    END IF;
+    RETURN NULL;
+END $$;
+CREATE CONSTRAINT TRIGGER refuse_commit AFTER INSERT ON ferryman.inbox_open DEFERRABLE INITIALLY DEFERRED
+    FOR EACH ROW EXECUTE FUNCTION ferryman.inbox_refuse_commit();
+
+-- The records that were rejected, as Kafka had them, by where they stood.
+CREATE TABLE ferryman.inbox_rejected (
+    consumer    text NOT NULL,
+    topic       text NOT NULL,
+    partition   integer NOT NULL,
+    "offset"    bigint NOT NULL,
+    id          uuid NOT NULL,
+    type        text NOT NULL,
+    key         bytea,
+    value       bytea,
+    headers     jsonb NOT NULL,
+    code        text NOT NULL,
+    error       text NOT NULL,
+    status      text NOT NULL DEFAULT 'REJECTED' CHECK (status IN ('REJECTED', 'REQUEUED', 'DISCARDED')),
+    rejected_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    changed_at  timestamptz,
+    who         text,
+    reason      text,
+    PRIMARY KEY (consumer, topic, partition, "offset")
+);
+CREATE INDEX inbox_rejected_by_id ON ferryman.inbox_rejected (consumer, id);
+CREATE INDEX inbox_rejected_waiting ON ferryman.inbox_rejected (consumer, rejected_at) WHERE status = 'REJECTED';
+
+-- Of each partition, whether its last owner let go of it in order; if not, the next begins singly, so that a message
+-- that kills its process is found: by how often it was begun alone.
+CREATE TABLE ferryman.inbox_start (
+    consumer  text NOT NULL,
+    topic     text NOT NULL,
+    partition integer NOT NULL,
+    owned     boolean NOT NULL,
+    "offset"  bigint,
+    starts    integer NOT NULL DEFAULT 0,
+    PRIMARY KEY (consumer, topic, partition)
+) WITH (fillfactor = 50);
+
+CREATE TABLE ferryman.inbox_paused (
+    consumer text PRIMARY KEY,
+    since    timestamptz NOT NULL DEFAULT clock_timestamp(),
+    who      text NOT NULL,
+    reason   text NOT NULL
+);
+
+-- Least privilege: a verdict is written once, changed only where it was not the last word, and read by whoever looks.
+GRANT SELECT, INSERT, UPDATE, DELETE ON ferryman.inbox TO ferryman_consumer;
+GRANT SELECT, INSERT, DELETE ON ferryman.inbox_open TO ferryman_consumer;
+GRANT SELECT, INSERT, UPDATE ON ferryman.inbox_rejected, ferryman.inbox_start TO ferryman_consumer;
+GRANT SELECT ON ferryman.inbox_paused TO ferryman_consumer;
+GRANT SELECT ON ferryman.inbox, ferryman.inbox_rejected, ferryman.inbox_start, ferryman.inbox_paused TO ferryman_monitor;

@@ -1,0 +1,87 @@
+"""A consumer as its adopter wrote it and runs it: each message takes effect once, whatever it is."""
+
+import signal
+from typing import Any
+
+import psycopg
+import pytest
+
+from support.consuming import Shop
+from support.launch import Launcher
+
+Database = psycopg.Connection[tuple[Any, ...]]
+pytestmark = pytest.mark.real_kafka
+
+
+@pytest.fixture
+def shop(ferryman: Launcher, ferryman_kafka: str, ferryman_database_url: str, ferryman_db: Database) -> Shop:
+    return Shop(ferryman, ferryman_kafka, ferryman_database_url, ferryman_db)
+
+
+def test_each_message_takes_effect_once_and_is_reported(shop: Shop) -> None:
+    for number in range(300):
+        shop.send(2, number % 10)
+    shop.flush()
+    wallet = shop.start()
+    wallet.until(lambda: shop.settled(300), "verdicts")
+    shop.books_balance()
+    assert shop.verdicts() == {"DONE": 300}
+    assert len(shop.reports()) == len(set(shop.reports())) == 300
+    wallet.send(signal.SIGTERM)
+    assert wallet.wait() == 0, wallet.transcript()
+
+
+def test_a_message_that_comes_again_has_no_effect_and_is_answered_with_the_same_result(shop: Shop) -> None:
+    """N3, N5, N6."""
+    first = shop.send(5)
+    shop.flush()
+    wallet = shop.start()
+    wallet.until(lambda: shop.settled(1), "a verdict")
+    for _ in range(3):
+        shop.send(5, id=first)
+    last = shop.send(7)
+    shop.flush()
+    wallet.until(lambda: shop.settled(2), "the last verdict")
+    shop.books_balance()
+    reported = shop.reports()
+    assert len(reported) == 5
+    assert len(set(reported)) == 2
+    assert shop.one("SELECT count(*) FROM effect WHERE payment = %s", str(last)) == 1
+
+
+def test_what_may_not_be_is_refused_with_its_reason(shop: Shop) -> None:
+    shop.send(2_000_000)
+    shop.flush()
+    wallet = shop.start()
+    wallet.until(lambda: shop.settled(1), "a verdict")
+    assert shop.verdicts() == {"REFUSED": 1}
+    assert shop.one("SELECT reason FROM ferryman.inbox") == "INSUFFICIENT_FUNDS"
+    assert [kind for _, kind in shop.reports()] == ["payment.failed"]
+
+
+BROKEN = {
+    "raise": "ValueError: a bug",
+    "swallow": "it swallowed a database error",
+    "commit": "commit",
+    "rollback": "rollback",
+    "COMMIT": "it ended the transaction: only the runtime commits",
+    "BEGIN AGAIN": "it ended the transaction: only the runtime commits",
+    "cursor": "it left 1 cursors open",
+}
+
+
+@pytest.mark.parametrize("how", BROKEN)
+def test_a_handler_that_breaks_the_transaction_is_named_and_its_neighbours_are_unharmed(shop: Shop, how: str) -> None:
+    """N9, N10."""
+    for number in range(20):
+        shop.send(1, number % 10)
+    shop.send(1, 3, do=how)
+    for number in range(20):
+        shop.send(1, number % 10)
+    shop.flush()
+    wallet = shop.start(FERRYMAN_CONSUMER__TRIES="2")
+    wallet.until(lambda: shop.settled(41), "verdicts")
+    assert shop.verdicts() == {"DONE": 40, "REJECTED": 1}
+    assert BROKEN[how].lower() in shop.one("SELECT error FROM ferryman.inbox WHERE status = 'REJECTED'").lower()
+    shop.books_balance()
+    assert shop.one("SELECT count(*) FROM ferryman.outbox WHERE topic = %s", f"{shop.topic}.dlt") == 1

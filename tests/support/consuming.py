@@ -1,0 +1,147 @@
+"""An adopter's consumer as a process, and a topic that is written to beside it."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID, uuid4
+
+import psycopg
+from confluent_kafka import Producer
+
+from support.launch import KillAt, Launched, Launcher
+from support.topics import create
+
+Database = psycopg.Connection[tuple[Any, ...]]
+
+WALLET = """
+import os, time
+import psycopg
+from ferryman import Consumer, Done, Message, Outcome, Received, Refused, Retry
+
+TOPIC = os.environ["SHOP_TOPIC"]
+wallet = Consumer("wallet-" + TOPIC, topics=[TOPIC], connection=psycopg.Connection,
+                  mode=os.environ.get("SHOP_MODE", "effectively_once"))
+
+@wallet.handles("payment.requested")
+def deduct(db: psycopg.Connection, payment: Received) -> Outcome:
+    misbehave(db, payment.data.get("do"))
+    taken = db.execute("UPDATE wallet SET balance = balance - %(amount)s "
+                       "WHERE id = %(wallet)s AND balance >= %(amount)s", payment.data)
+    db.execute("INSERT INTO effect (payment) VALUES (%s)", (str(payment.id),))
+    if not taken.rowcount:
+        return Refused("INSUFFICIENT_FUNDS", Message("payment.failed", {}, key=payment.key, topic="results"))
+    return Done(Message("payment.succeeded", {"of": str(payment.id)}, key=payment.key, topic="results"))
+
+def misbehave(db, how):
+    if how == "raise":
+        raise ValueError("a bug")
+    if how == "swallow":
+        try:
+            db.execute("SELECT 1/0")
+        except psycopg.Error:
+            pass
+    if how == "commit":
+        db.commit()
+    if how == "rollback":
+        db.rollback()
+    if how == "COMMIT":
+        db.execute("COMMIT")
+    if how == "BEGIN AGAIN":
+        db.execute("COMMIT")
+        db.execute("BEGIN")
+    if how == "cursor":
+        db.cursor("left").execute("SELECT generate_series(1, 10)")
+    if how == "exit":
+        os._exit(9)
+    if how == "hang":
+        time.sleep(600)
+    if how == "sleep in sql":
+        db.execute("SELECT pg_sleep(600)")
+"""
+TABLES = """
+CREATE TABLE wallet (id text PRIMARY KEY, balance bigint NOT NULL CHECK (balance >= 0));
+CREATE TABLE effect (payment text NOT NULL);
+INSERT INTO wallet SELECT 'w' || n, 1000000 FROM generate_series(0, 9) n;
+"""
+
+
+@dataclass
+class Shop:
+    """One topic, one database, one consumer of the topic in any number of processes."""
+
+    ferryman: Launcher
+    kafka: str
+    url: str
+    db: Database
+    topic: str = ""
+    partitions: int = 3
+    env: dict[str, str] = field(default_factory=dict)
+    sent: dict[UUID, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.topic = create(self.kafka, partitions=self.partitions)
+        (self.ferryman.folder / "shop.py").write_text(WALLET)
+        self.db.execute(TABLES)
+        self.env = {
+            "SHOP_TOPIC": self.topic,
+            "FERRYMAN_DATABASE_URL": self.url,
+            "FERRYMAN_KAFKA__BOOTSTRAP_SERVERS": self.kafka,
+            "FERRYMAN_HEALTH__PORT": "0",
+            "FERRYMAN_KAFKA__SESSION_TIMEOUT_MS": "6000",
+            "FERRYMAN_KAFKA__HEARTBEAT_INTERVAL_MS": "300",
+        }
+        self._producer = Producer({"bootstrap.servers": self.kafka, "linger.ms": 2})
+
+    @property
+    def name(self) -> str:
+        return f"wallet-{self.topic}"
+
+    def start(self, kill_at: KillAt | None = None, **env: str) -> Launched:
+        return self.ferryman.start("run", "shop:wallet", env={**self.env, **env}, kill_at=kill_at)
+
+    def send(self, amount: int = 1, wallet: int = 0, *, id: UUID | None = None, **more: Any) -> UUID:
+        """A payment that the wallet's books must show once."""
+        identity = id or uuid4()
+        self.sent.setdefault(identity, amount)
+        body = {"wallet": f"w{wallet}", "amount": amount, **more}
+        self.raw(json.dumps(body).encode(), id=identity, key=f"w{wallet}".encode())
+        return identity
+
+    def raw(
+        self, value: bytes | None, *, id: Any = None, key: bytes | None = b"k", kind: str = "payment.requested",
+        partition: int = -1, headers: Mapping[str, bytes] | None = None,
+    ) -> None:  # fmt: skip
+        given = {"ce_id": str(id or uuid4()).encode(), "ce_type": kind.encode(), "content-type": b"application/json"}
+        self._producer.produce(
+            self.topic, value, key, partition, None, None, 0, list({**given, **(headers or {})}.items())
+        )
+
+    def flush(self) -> None:
+        assert self._producer.flush(20) == 0
+
+    def one(self, query: str, *parameters: Any) -> Any:
+        row = self.db.execute(query, parameters).fetchone()
+        assert row is not None
+        return row[0]
+
+    def verdicts(self) -> dict[str, int]:
+        rows = self.db.execute(
+            "SELECT coalesce(outcome, status), count(*) FROM ferryman.inbox WHERE consumer = %s GROUP BY 1",
+            (self.name,),
+        )
+        return dict(rows.fetchall())
+
+    def settled(self, many: int) -> bool:
+        return sum(self.verdicts().values()) >= many
+
+    def books_balance(self) -> None:
+        """N5: every payment took effect once, and the balances say so; each outcome was reported."""
+        assert self.one("SELECT count(*) FROM effect") == self.one("SELECT count(DISTINCT payment) FROM effect")
+        spent = 10_000_000 - self.one("SELECT sum(balance) FROM wallet")
+        effects = {each for (each,) in self.db.execute("SELECT payment FROM effect").fetchall()}
+        assert spent == sum(amount for identity, amount in self.sent.items() if str(identity) in effects)
+
+    def reports(self) -> list[tuple[str, str]]:
+        rows = self.db.execute("SELECT id::text, type FROM ferryman.outbox WHERE topic = 'results' ORDER BY position")
+        return rows.fetchall()
