@@ -23,6 +23,8 @@ class Buffer:
     """How often what stands in front has failed."""
     alone: bool = False
     """It failed by itself: the others wait for it."""
+    doomed: str | None = None
+    """Why it is to be rejected, as soon as there is a connection to write that down."""
     singly: int = 0
     """So many are to be begun alone: the last owner may have been killed by one of them."""
 
@@ -38,7 +40,7 @@ class Buffer:
             self.bytes -= size(record)
             self.position = record.offset + 1
         self.singly = max(0, self.singly - count)
-        self.attempts, self.alone = 0, False
+        self.attempts, self.alone, self.doomed = 0, False, None
 
 
 @dataclass(slots=True)

@@ -10,6 +10,7 @@ from hashlib import sha256
 from uuid import uuid5
 
 from ferryman.consumer.model import Poison
+from ferryman.consumer.retries import original
 from ferryman.consumer.store.rejected import as_base64
 from ferryman.message import JSON, Stored
 
@@ -49,7 +50,9 @@ def letter(consumer: str, poison: Poison) -> Stored:
     }
     identity = uuid5(poison.id, f"{consumer}/{record.topic}/{record.partition}/{record.offset}")
     key = f"{record.topic}/{record.partition}"
-    return Stored(topic_of(record.topic), key, TYPE, json.dumps(body).encode(), None, identity, None, JSON)
+    return Stored(
+        topic_of(original(record.topic, consumer)), key, TYPE, json.dumps(body).encode(), None, identity, None, JSON
+    )
 
 
 def _base64(raw: bytes | None) -> str | None:

@@ -14,7 +14,7 @@ from ferryman.runtime.exits import Exit
 
 log = structlog.get_logger(__name__)
 
-_GRACE_SECONDS = 5.0
+_MOST_GRACE_SECONDS = 5.0
 
 
 class Deadline:
@@ -22,7 +22,9 @@ class Deadline:
 
     def __init__(self, seconds: float, *, exit: Callable[[int], object] = os._exit) -> None:
         self._seconds = seconds
+        self._grace = min(seconds, _MOST_GRACE_SECONDS)
         self._exit = exit
+        self.passed = False
         self._until: float | None = None
         self._connection: Connection | None = None
         self._changed = threading.Condition()
@@ -32,6 +34,7 @@ class Deadline:
     def over(self, connection: Connection) -> Iterator[None]:
         """What is inside must end in time."""
         with self._changed:
+            self.passed = False
             self._until, self._connection = time.monotonic() + self._seconds, connection
             self._changed.notify()
         try:
@@ -46,13 +49,13 @@ class Deadline:
             with self._changed:
                 while self._until is None or (left := self._until - time.monotonic()) > 0:
                     self._changed.wait(None if self._until is None else left)
-                until, connection = self._until, self._connection
+                until, connection, self.passed = self._until, self._connection, True
             log.error("deadline passed", seconds=self._seconds)
             self._cancel(connection)
             with self._changed:
-                if self._changed.wait_for(lambda: self._until != until, _GRACE_SECONDS):  # noqa: B023 - used at once
+                if self._changed.wait_for(lambda: self._until != until, self._grace):  # noqa: B023 - used at once
                     continue
-            log.critical("handler hangs", seconds=self._seconds + _GRACE_SECONDS)
+            log.critical("handler hangs", seconds=self._seconds + self._grace)
             self._exit(int(Exit.FAILURE))
             return
 
@@ -60,6 +63,6 @@ class Deadline:
     def _cancel(connection: Connection | None) -> None:
         try:
             if connection is not None:
-                connection.cancel_safe(timeout=_GRACE_SECONDS)
+                connection.cancel_safe(timeout=_MOST_GRACE_SECONDS)
         except psycopg.Error as error:
             log.warning("not cancelled", error=str(error))

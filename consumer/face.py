@@ -12,10 +12,14 @@ class Face(Protocol):
     """The connection as the handlers want it, on the runtime's own transaction."""
 
     @property
-    def given(self) -> Any: ...
+    def given(self) -> Any:
+        """The same through one transaction."""
 
     def flush(self) -> None:
         """Writes what the handlers left to be written."""
+
+    def end(self) -> None:
+        """The transaction is over, whatever became of it: nothing of it may be known in the next."""
 
     def database_error(self, error: Exception) -> psycopg.Error | None:
         """The database's own error inside one of a library's."""
@@ -29,6 +33,9 @@ class Plain:
 
     def flush(self) -> None:
         """There is nothing between it and the server."""
+
+    def end(self) -> None:
+        """It keeps nothing."""
 
     def database_error(self, error: Exception) -> psycopg.Error | None:
         return None

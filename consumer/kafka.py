@@ -1,5 +1,6 @@
 """A consumer's side of Kafka: what it is assigned, what comes, how far it is. Offsets are a hint; the inbox knows."""
 
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -27,11 +28,14 @@ _INSISTED: Mapping[str, Any] = {
     "isolation.level": "read_committed",
     "allow.auto.create.topics": False,
 }
+_PROBE_SECONDS = 0.5
+_PROBE_AGAIN_SECONDS = 1.0
 _DEFAULTS: Mapping[str, Any] = {
     "fetch.wait.max.ms": 100,
-    "queued.max.messages.kbytes": 16_384,
+    "queued.max.messages.kbytes": 8_192,
     "fetch.queue.backoff.ms": 10,
     "max.poll.interval.ms": 300_000,
+    "topic.metadata.refresh.interval.ms": 10_000,  # how soon a topic is seen that is made for what is requeued
     "session.timeout.ms": 45_000,
 }
 
@@ -54,6 +58,7 @@ class Feed:
     lost: Callable[[set[Partition]], None] = lambda _partitions: None
     rebalances: int = 0
     problem: str | None = None
+    _probe_at: float = 0.0
     _client: Client | None = None
     _failure: BaseException | None = None
     _paused: set[Partition] = field(default_factory=set)
@@ -135,8 +140,8 @@ class Feed:
                 f"({error.str()})",
                 remedy="see what was lost; then reset the group's offsets (kafka-consumer-groups --reset-offsets)",
             )
-        if error.fatal():
-            raise translate(error)
+        if _is_fatal(error):
+            raise _fatal(error)
         if error.name() == "UNKNOWN_TOPIC_OR_PART" and ".retry." in (message.topic() or ""):
             return False  # it is made when something is requeued for the first time
         self._heard(error)
@@ -174,10 +179,40 @@ class Feed:
             self._failure = error
 
     def _heard(self, error: KafkaError) -> None:
+        if _is_fatal(error):
+            self._failure = _fatal(error)
+            return
         said: FerrymanError = translate(error)
         if self.problem is None:
             log.warning("Kafka is away", consumer=self.group, error=str(said))
         self.problem = str(said)
+
+    def probe(self) -> None:
+        """Asks whether it is well again: what still comes may have been fetched before."""
+        if self.problem is None or time.monotonic() < self._probe_at:
+            return
+        try:
+            self._open().list_topics(next(iter(self.topics)), timeout=_PROBE_SECONDS)
+        except KafkaException:
+            self._probe_at = time.monotonic() + _PROBE_AGAIN_SECONDS
+            return
+        log.info("Kafka is back", consumer=self.group)
+        self.problem = None
+
+
+def _is_fatal(error: KafkaError) -> bool:
+    return error.fatal() or error.name() == "_FATAL"
+
+
+def _fatal(error: KafkaError) -> Permanent:
+    """The client is of no use any more, and another of the same name would fare no better."""
+    words = error.str()
+    if "fenced" in words.lower():
+        return Permanent(
+            f"Kafka: {words}", setting="consumer.instance_id",
+            remedy="another process has this name: give each its own, and start this one again",
+        )  # fmt: skip
+    return Permanent(f"Kafka: {words}", remedy="start it again; if it ends so again, see the brokers' logs")
 
 
 def _places(partitions: list[TopicPartition]) -> set[Partition]:

@@ -22,6 +22,7 @@ REBALANCES = _gauge("rebalances", "How often partitions came or went since the s
 PARTITIONS = _gauge("partitions", "Partitions that this process owns.")
 LAG = _gauge("lag_messages", "Messages that are behind those handled.")
 LAG_SECONDS = _gauge("lag_seconds", "Age of the oldest message that came and is not handled.")
+REJECTED = _gauge("rejected_messages", "Messages that were rejected and wait for a person: requeue or discard them.")
 LAST_POLL = _gauge("last_poll_timestamp_seconds", "When Kafka was last asked.")
 BATCH_SECONDS = Histogram(
     "ferryman_consumer_batch_seconds", "How long a batch's transaction took.", ("consumer",), buckets=_SECONDS,

@@ -52,7 +52,10 @@ class Received:
 
     @property
     def traceparent(self) -> str | None:
-        return self.headers.get("traceparent")
+        for name, value in self.record.headers:
+            if name == "traceparent":
+                return (value or b"").decode("utf-8", "replace")
+        return None
 
     def __str__(self) -> str:
         return f"{self.type} {self.id} ({self.record})"

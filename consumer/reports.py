@@ -8,33 +8,44 @@ from uuid import UUID, uuid5
 
 from ferryman.consumer.model import Received
 from ferryman.message import Message, Stored, stored
+from ferryman.schemas import active
 
 _TRACE = "traceparent"
+
+# Made once: `json.dumps` makes an encoder for each call that is not of its defaults.
+_as_json = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def prepared(consumer: str, message: Received, reports: Sequence[Message]) -> list[Stored]:
     """With ids that follow from the message's, and its trace where they have none of their own."""
+    trace = message.traceparent if reports else None
     made = []
     for number, report in enumerate(reports):
-        headers = report.headers
-        if message.traceparent and _TRACE not in headers:
-            headers = {**headers, _TRACE: message.traceparent}
-        given = report.id or uuid5(message.id, f"{consumer}/{number}")
-        made.append(stored(replace(report, id=given, headers=headers)))
+        if trace and _TRACE not in report.headers:
+            report = replace(report, headers={**report.headers, _TRACE: trace})  # noqa: PLW2901
+        if report.topic is None and not _catalogued(report):
+            report = replace(report, topic=f"{consumer}.results")  # noqa: PLW2901
+        entry = stored(report)
+        made.append(entry if entry.id else entry._replace(id=uuid5(message.id, f"{consumer}/{number}")))
     return made
+
+
+def _catalogued(report: Message) -> bool:
+    """Whether the catalogue says where it goes; else it goes to the consumer's own topic."""
+    codecs = active.codecs()
+    return codecs is not None and report.type in codecs.catalogue.types
 
 
 def kept(reports: Sequence[Stored]) -> str | None:
     """In a form that outlives the outbox's retention."""
     if not reports:
         return None
-    return json.dumps(
+    return _as_json(
         [
             [each.topic, each.key, each.type, base64.b64encode(each.payload).decode(), each.headers, str(each.id),
              each.content_type]
             for each in reports
-        ],
-        separators=(",", ":"),
+        ]
     )  # fmt: skip
 
 

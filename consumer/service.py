@@ -1,7 +1,7 @@
 """What `ferryman run` runs of a consumer: a member of its group, a connection, and a new one when that breaks."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import psycopg
@@ -14,6 +14,7 @@ from ferryman.consumer.deadline import Deadline
 from ferryman.consumer.face import face_of
 from ferryman.consumer.kafka import Feed
 from ferryman.consumer.model import Partition
+from ferryman.consumer.retries import retry_topic
 from ferryman.consumer.store import keeping, starts
 from ferryman.consumer.store.receipts import Connection, Limits
 from ferryman.consumer.worker import Policy, Worker
@@ -29,7 +30,6 @@ log = structlog.get_logger(__name__)
 _RECONNECTING = Backoff(base_seconds=0.1, cap_seconds=5)
 _LOOK_SECONDS = 1.0
 _KEEP_SECONDS = 60.0
-_RETRY_TOPIC = "{topic}.retry.{consumer}"
 
 
 @dataclass(slots=True)
@@ -39,6 +39,8 @@ class ConsumerService:
     consumer: Consumer
     settings: Settings
     before: Callable[[str], None] = lambda _step: None
+    owners: Sequence[str] = (chains.ENGINE,)
+    """Whose tables must be there."""
     _connection: Connection | None = None
     _to_own: set[Partition] = field(default_factory=set)
     _look_at: float = 0.0
@@ -51,6 +53,7 @@ class ConsumerService:
 
     def run(self, life: Life) -> None:
         """Until it should stop: then the batch in hand is finished, and every partition is let go of."""
+        refuse(self.consumer)
         worker = self.worker()
         worker.feed.open()
         failures = 0
@@ -89,12 +92,14 @@ class ConsumerService:
             self._revoked(feed, buffers),
             self._lost(buffers),
         )
-        return Worker(self.consumer, feed, policy, buffers, Deadline(given.deadline_seconds), before=self.before)
+        worker = Worker(self.consumer, feed, policy, buffers, Deadline(given.deadline_seconds), before=self.before)
+        worker.own = lambda connection: self._own(worker, connection)
+        return worker
 
     def _connect(self) -> Connection:
         connection = postgres.connect(self.settings, self.name, autocommit=True)
         connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
-        chains.check(connection)
+        chains.check(connection, self.owners)
         self._was_reached = True
         return connection
 
@@ -103,7 +108,6 @@ class ConsumerService:
         self._connection = connection
         try:
             while not life.stopping.is_set():
-                self._own(worker, connection)
                 self._look(worker, connection)
                 worker.turn(connection, face)
                 self._say(life, worker)
@@ -121,6 +125,7 @@ class ConsumerService:
         while not life.stopping.is_set() and (left := until - time.monotonic()) > 0:
             worker.feed.pause(worker.buffers.by_place)
             worker.buffers.add(worker.feed.take(worker.policy.batch, min(left, 0.1)))
+            metrics.LAST_POLL.labels(self.name).set_to_current_time()
             life.progress()
 
     def _assigned(self, buffers: Buffers) -> Callable[[set[Partition]], None]:
@@ -169,8 +174,10 @@ class ConsumerService:
             self._keep_at = now + _KEEP_SECONDS
             window.check(self.settings, self.consumer)
             keeping.forget(connection, self.name, self.settings.consumer.receipts_retention_seconds)
+            metrics.REJECTED.labels(self.name).set(keeping.rejected(connection, self.name))
         if now >= self._look_at:
             self._look_at = now + _LOOK_SECONDS
+            worker.feed.probe()
             worker.paused = keeping.paused(connection, self.name)
             metrics.LAG.labels(self.name).set(sum(worker.feed.lag(worker.buffers.positions).values()))
 
@@ -180,15 +187,12 @@ class ConsumerService:
         metrics.PARTITIONS.labels(self.name).set(len(worker.buffers.by_place))
         metrics.REBALANCES.labels(self.name).set(worker.feed.rebalances)
         metrics.LAG_SECONDS.labels(self.name).set(worker.buffers.oldest_age_seconds(time.time()))
-        if worker.paused:
+        if worker.feed.problem:
+            life.not_ready(f"Kafka is away: {worker.feed.problem}")
+        elif worker.paused:
             life.not_ready("paused: `ferryman resume` goes on")
         else:
             life.ready()
-
-
-def retry_topic(topic: str, consumer: str) -> str:
-    """Where requeued messages come: no other group sees them."""
-    return _RETRY_TOPIC.format(topic=topic, consumer=consumer)
 
 
 def refuse(consumer: Consumer) -> None:

@@ -28,10 +28,11 @@ from ferryman.consumer.store.receipts import (
 )
 from ferryman.message import Stored
 from ferryman.runtime import postgres
-from ferryman.runtime.errors import Permanent, Transient
+from ferryman.runtime.errors import Misconfigured, Permanent, Transient, Unreachable
 
 CONFLICT = "CONFLICT"
 SWALLOWED = "it swallowed a database error: nothing of the transaction can be kept"
+ENDED = "it ended the transaction: only the runtime commits"
 _ABORTED = "25P02"
 
 Item: TypeAlias = Received | Poison
@@ -110,9 +111,10 @@ class BatchTransaction:
             if self.connection.info.transaction_status != TransactionStatus.IDLE:
                 self.connection.rollback()
             self.connection.autocommit = True
+        self.face.end()
 
     def _find(self) -> None:
-        ids = sorted({item.id for item in self.items})
+        ids = list({item.id for item in self.items})
         self._xid, self._known = receipts.find(self.connection, self.consumer.name, ids, self.limits)
 
     def _sort(self) -> None:
@@ -151,18 +153,29 @@ class BatchTransaction:
         return [_final(outcome) for outcome in outcomes]
 
     def _fault(self, error: Exception) -> Exception:
-        """Transient where trying again may help; else the handler's own."""
+        """Transient where trying again may help, Misconfigured where nothing will be right before a person acts; else
+        the handler's own.
+        """
         if isinstance(error, Transient):
             return error
+        if self.connection.closed:
+            return self._gone()
         inner = error if isinstance(error, psycopg.Error) else self.face.database_error(error)
-        if inner is None:
+        # Without a state it never reached the server: the library refuses by itself, to commit for one.
+        if inner is None or (inner.sqlstate is None and not isinstance(inner, psycopg.OperationalError)):
             return HandlerFailed(_words(error))
         if inner.sqlstate == _ABORTED:
             return HandlerFailed(SWALLOWED)
-        if inner.sqlstate is None and not isinstance(inner, psycopg.OperationalError):
-            return HandlerFailed(_words(error))  # the library refuses by itself: to commit, for one
+        if inner.diag.constraint_name == receipts.ONLY_THE_RUNTIME_COMMITS:
+            return HandlerFailed(ENDED)
         problem = postgres.translate(inner)
-        return problem if isinstance(problem, Transient) else HandlerFailed(_words(error))
+        return problem if isinstance(problem, Transient | Misconfigured) else HandlerFailed(_words(error))
+
+    def _gone(self) -> Exception:
+        """Whether somebody took the connection away, or the handler threw it away."""
+        if self.connection.broken:
+            return Unreachable("the connection to PostgreSQL was lost while a handler ran")
+        return HandlerFailed("it closed the connection: that is the runtime's")
 
     def _settle(self, message: Received, outcome: Done | Refused) -> None:
         try:
@@ -191,10 +204,12 @@ class BatchTransaction:
     def _check(self) -> None:
         """The handlers left the transaction as they found it: open, and without an error."""
         status = self.connection.info.transaction_status
+        if status == TransactionStatus.UNKNOWN:
+            raise self._gone()
         if status == TransactionStatus.INERROR:
             raise HandlerFailed(SWALLOWED)
         if status != TransactionStatus.INTRANS:
-            raise HandlerFailed("it ended the transaction: only the runtime commits")
+            raise HandlerFailed(ENDED)
 
     def _report(self) -> None:
         for poison in self._poison:
@@ -242,4 +257,5 @@ def _words(error: BaseException) -> str:
 
 def received_only(items: Iterable[Item]) -> list[Verdict]:
     """at_most_once: that they came, before anything is done about them."""
-    return [Verdict(item.id, RECEIVED, None, None, item.hash, item.type, item.record) for item in items]
+    first = {item.id: item for item in reversed(list(items))}  # of a message that is there twice
+    return [Verdict(item.id, RECEIVED, None, None, item.hash, item.type, item.record) for item in first.values()]

@@ -46,7 +46,8 @@ def too_short(topic: str, configuration: Mapping[str, str], settings: Settings) 
 
 def _configurations(settings: Settings, topics: Sequence[str]) -> dict[str, dict[str, str]]:
     """Empty for a topic that is not there, or where the cluster does not tell."""
-    asked = kafka.admin(settings.kafka, "window").describe_configs(
+    client = kafka.admin(settings.kafka, "window")  # a client that nobody holds would end before it has its answer
+    asked = client.describe_configs(
         [ConfigResource(ResourceType.TOPIC, topic) for topic in topics], request_timeout=settings.kafka.timeout_seconds
     )
     found = {}

@@ -22,12 +22,17 @@ from ferryman.consumer.model import Partition, Poison, Received, Record
 from ferryman.consumer.store import receipts, starts
 from ferryman.consumer.store.receipts import DEFAULT_LIMITS, Connection, Limits
 from ferryman.consumer.transaction import BatchTransaction, HandlerFailed, NotNow, Overtaken, received_only
+from ferryman.runtime import postgres
 from ferryman.runtime.backoff import Backoff
 from ferryman.runtime.errors import Transient, Unreachable
 
 log = structlog.get_logger(__name__)
 
 BUG, KILLER, UNKNOWN_TYPE, TIMED_OUT = "BUG", "KILLER", "UNKNOWN_TYPE", "TIMED_OUT"
+
+
+class Undecided(Exception):
+    """Nobody can tell yet what a record says: the registry that has its schema is away."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +61,7 @@ class Worker:
     policy: Policy
     buffers: Buffers
     deadline: Deadline
+    own: Callable[[Connection], None] = lambda _connection: None
     decode: Decode = decode
     before: Callable[[str], None] = lambda _step: None
     clock: Callable[[], float] = time.monotonic
@@ -70,6 +76,7 @@ class Worker:
         wait = 0.0 if ready and not self.paused else min(self.policy.poll_seconds, self.buffers.next_due(now) or 1e9)
         self.before("poll")
         self.buffers.add(self.feed.take(self.policy.batch, wait))
+        self.own(connection)  # what came may be of a partition that was assigned a moment ago
         if self.paused:
             return 0
         records = self._portion(self.clock())
@@ -110,6 +117,8 @@ class Worker:
         """Those that are done with: taken apart where they cannot be handled together."""
         buffer = self.buffers.by_place[records[0].place]
         alone = len(records) == 1
+        if alone and buffer.doomed:
+            return self._reject(connection, face, records[0], BUG, buffer.doomed)
         if (
             alone
             and buffer.singly
@@ -122,8 +131,9 @@ class Worker:
             return self._handle(connection, face, records)
         except Unreachable:
             raise
-        except (NotNow, Transient, HandlerFailed) as error:
+        except (NotNow, Undecided, Transient, HandlerFailed) as error:
             if not alone and not isinstance(error, Transient):
+                self._still_connected(connection, records)
                 return self._apart(connection, face, records)
             return self._failed(connection, face, records, error)
         self._finish(records)
@@ -132,7 +142,7 @@ class Worker:
     def _at_most_once(self, connection: Connection, face: Face, records: Sequence[Record]) -> list[Record]:
         """Receipts and offsets first; what fails after that leaves an error in its receipt, and is not tried again."""
         items = [item for record in records if (item := self._item(record)) is not None]
-        with connection.transaction():
+        with postgres.translated(), connection.transaction():
             fresh = receipts.record(connection, self.consumer.name, received_only(items)).ids
         self._finish(records)
         self.feed.commit({each.place: self.buffers.by_place[each.place].position or 0 for each in records}, wait=True)
@@ -160,17 +170,26 @@ class Worker:
         return [*done, *(self._handle(connection, face, rest) if rest else ())]
 
     def _failed(
-        self, connection: Connection, face: Face, records: Sequence[Record], error: NotNow | Transient | HandlerFailed
+        self,
+        connection: Connection,
+        face: Face,
+        records: Sequence[Record],
+        error: NotNow | Undecided | Transient | HandlerFailed,
     ) -> list[Record]:
-        """Held back for a while; one alone is rejected when it was tried enough, or for long enough."""
+        """Held back for a while; one alone is rejected when it was tried enough, or for long enough.
+
+        What nobody can read yet waits as long as that takes.
+        """
         now, alone = self.clock(), len(records) == 1
         buffers = [self.buffers.by_place[place] for place in dict.fromkeys(each.place for each in records)]
         attempts = max(each.attempts for each in buffers) + 1
         since = min(self._failing_since.setdefault(each.place, now) for each in records)
-        too_long = now - since > self.policy.retry_seconds
+        too_long = now - since > self.policy.retry_seconds and not isinstance(error, Undecided)
         if too_long and not alone:
             return self._apart(connection, face, records)
         if alone and isinstance(error, HandlerFailed) and attempts >= self.policy.tries:
+            buffers[0].doomed = str(error)
+            self._still_connected(connection, records)
             return self._reject(connection, face, records[0], BUG, str(error))
         if too_long:
             return self._reject(connection, face, records[0], TIMED_OUT, str(error))
@@ -183,6 +202,15 @@ class Worker:
         log.warning("handling failed", consumer=self.consumer.name, messages=len(records), first=str(records[0]),
                     attempt=attempts, again_in_seconds=round(wait, 1), error=str(error)[:500])  # fmt: skip
         return []
+
+    def _still_connected(self, connection: Connection, records: Sequence[Record]) -> None:
+        """A handler that closes the connection is found message by message, each time on a new one."""
+        if not connection.closed:
+            return
+        for record in records:
+            buffer = self.buffers.by_place[record.place]
+            buffer.singly = max(buffer.singly, len(records))
+        raise Unreachable("a handler closed the connection")
 
     def _reject(self, connection: Connection, face: Face, record: Record, code: str, why: str) -> list[Record]:
         poison = poison_of(record, code, why)
@@ -204,17 +232,26 @@ class Worker:
         if not wanted:
             return
         began = self.clock()
-        with self.deadline.over(connection):
-            tally = BatchTransaction(
-                self.consumer, connection, face, wanted, self.policy.limits, claimed, before=self.before
-            ).run()
+        batch = BatchTransaction(
+            self.consumer, connection, face, wanted, self.policy.limits, claimed, before=self.before
+        )
+        try:
+            with self.deadline.over(connection):
+                tally = batch.run()
+        except Transient as error:
+            if self.deadline.passed:  # together it is too much: apart it may not be
+                raise HandlerFailed(f"it took too long (consumer.deadline_seconds): {error.message}") from error
+            raise
         metrics.batch(self.consumer.name, tally, len(wanted), self.clock() - began)
 
     def _item(self, record: Record) -> Received | Poison | None:
         """None for what this consumer has no handler for."""
         kind = type_of(record)
         if kind in self.consumer.handlers:
-            return self.decode(record, kind)
+            try:
+                return self.decode(record, kind)
+            except Transient as error:
+                raise Undecided(str(error)) from error
         if self.consumer.unknown == "ignore":
             return None
         known = ", ".join(self.consumer.handlers)

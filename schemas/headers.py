@@ -12,6 +12,10 @@ CONTENT_TYPE = "content-type"
 TRACEPARENT = "traceparent"
 REPLAY = "x-replay"
 
+# Of what was requeued, in the topics of one consumer's own: where it came from, and what another writer's were.
+REQUEUED_FROM = "x-requeued-from"
+ORIGINAL = "x-original-"
+
 CLOUDEVENTS = "1.0"
 OCTETS = "application/octet-stream"
 

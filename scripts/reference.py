@@ -8,7 +8,8 @@ from typing import Any
 import click
 from prometheus_client import Metric
 
-import ferryman.relay.metrics  # noqa: F401 - they are in the registry once it was imported
+import ferryman.consumer.metrics
+import ferryman.relay.metrics  # noqa: F401 - they are in the registry once they were imported
 from ferryman.cli.app import COMMANDS, app
 from ferryman.runtime.describing import describe
 from ferryman.runtime.errors import env_name
@@ -47,7 +48,9 @@ def settings() -> str:
 
 
 def metrics() -> str:
-    ours = [metric for metric in REGISTRY.collect() if metric.name.startswith("ferryman_")]
+    ours = sorted(
+        (each for each in REGISTRY.collect() if each.name.startswith("ferryman_")), key=lambda each: each.name
+    )
     rows = [
         "| metric | kind | labels | meaning |",
         "|---|---|---|---|",

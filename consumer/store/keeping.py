@@ -7,6 +7,11 @@ _PAUSED = """\
 SELECT EXISTS (SELECT FROM ferryman.inbox_paused WHERE consumer = %(consumer)s)
 """
 
+_REJECTED = """\
+-- consumer.count_rejected
+SELECT count(*) FROM ferryman.inbox_rejected WHERE consumer = %(consumer)s AND status = 'REJECTED'
+"""
+
 # A little at a time, so that a batch never waits for long; a rejected one's record is kept as long as its receipt.
 _FORGET = """\
 -- consumer.forget
@@ -14,7 +19,7 @@ DELETE FROM ferryman.inbox i
 WHERE i.consumer = %(consumer)s AND i.id = ANY (ARRAY(
     SELECT o.id FROM ferryman.inbox o
     WHERE o.consumer = %(consumer)s AND o.received_at < statement_timestamp() - make_interval(secs => %(seconds)s)
-      AND o.status <> 'REJECTED'
+      AND o.status NOT IN ('REJECTED', 'REOPENED')
     ORDER BY o.received_at LIMIT %(most)s
 ))
 """
@@ -24,6 +29,12 @@ _MOST = 10_000
 def paused(connection: Connection, consumer: str) -> bool:
     row = connection.execute(_PAUSED, {"consumer": consumer}).fetchone()
     return bool(row and row[0])
+
+
+def rejected(connection: Connection, consumer: str) -> int:
+    """How many messages wait for a person."""
+    row = connection.execute(_REJECTED, {"consumer": consumer}).fetchone()
+    return int(row[0]) if row else 0
 
 
 def forget(connection: Connection, consumer: str, seconds: float) -> int:

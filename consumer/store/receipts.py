@@ -10,26 +10,30 @@ from ferryman.consumer.model import Record
 
 Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
 
+ONLY_THE_RUNTIME_COMMITS = "only_the_runtime_commits"
+"""The constraint that refuses a COMMIT of a batch without verdicts."""
+
 HANDLED, RECEIVED, REJECTED, REOPENED = "HANDLED", "RECEIVED", "REJECTED", "REOPENED"
 
 # The transaction's number is taken here, so that the last statement can tell whether it is still the same one; and its
-# row in inbox_open keeps it from being committed before that.
+# rows in inbox_open keep it from being committed before that.
 _FIND = """\
 -- consumer.find
 WITH opened AS (
-    INSERT INTO ferryman.inbox_open (xid) VALUES (pg_current_xact_id()) RETURNING xid
+    INSERT INTO ferryman.inbox_open (xid) VALUES (pg_current_xact_id()), (pg_current_xact_id()) RETURNING xid
 )
 SELECT t.xid, i.id, i.status, i.hash, i.results
 FROM (
-    SELECT (SELECT xid::text FROM opened) AS xid,
+    SELECT (SELECT xid::text FROM opened LIMIT 1) AS xid,
            set_config('statement_timeout', %(statement)s, true), set_config('lock_timeout', %(lock)s, true),
            set_config('idle_in_transaction_session_timeout', %(idle)s, true)
 ) t
-LEFT JOIN ferryman.inbox i ON i.consumer = %(consumer)s AND i.id = ANY (%(ids)s::uuid[])
+LEFT JOIN ferryman.inbox i ON i.consumer = %(consumer)s AND i.id = ANY (%(ids)b::uuid[])
 """
 
-# Sorted, so that two owners of one partition wait for one another and do not deadlock. Where it gives fewer than it was
-# given, somebody else has handled one meanwhile.
+# In binary: to escape the arrays as text would take longer than to store them. Sorted, so that two owners of one
+# partition wait for one another and do not deadlock. Where it gives fewer than it was given, somebody else has handled
+# one meanwhile.
 _RECORD = """\
 -- consumer.record
 WITH recorded AS (
@@ -37,9 +41,9 @@ WITH recorded AS (
         (consumer, id, status, outcome, reason, hash, type, topic, partition, "offset", results, error)
     SELECT %(consumer)s, r.id, r.status, r.outcome, r.reason, r.hash, r.type, r.topic, r.partition, r.at, r.results,
            r.error
-    FROM unnest(%(ids)s::uuid[], %(statuses)s::text[], %(outcomes)s::text[], %(reasons)s::text[], %(hashes)s::bytea[],
-                %(types)s::text[], %(topics)s::text[], %(partitions)s::integer[], %(offsets)s::bigint[],
-                %(results)s::text[], %(errors)s::text[])
+    FROM unnest(%(ids)b::uuid[], %(statuses)b::text[], %(outcomes)b::text[], %(reasons)b::text[], %(hashes)b::bytea[],
+                %(types)b::text[], %(topics)b::text[], %(partitions)b::integer[], %(offsets)b::bigint[],
+                %(results)b::text[], %(errors)b::text[])
          r (id, status, outcome, reason, hash, type, topic, partition, at, results, error)
     ORDER BY r.id
     ON CONFLICT (consumer, id) DO UPDATE

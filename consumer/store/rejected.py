@@ -7,13 +7,17 @@ from typing import Any
 from ferryman.consumer.model import Poison
 from ferryman.consumer.store.receipts import Connection
 
+# What a person decided is past when it is rejected anew; but a discarded conflict stays so when it comes again.
 _KEEP = """\
 -- consumer.keep_rejected
-INSERT INTO ferryman.inbox_rejected (consumer, topic, partition, "offset", id, type, key, value, headers, code, error)
+INSERT INTO ferryman.inbox_rejected AS r
+    (consumer, topic, partition, "offset", id, type, key, value, headers, code, error)
 VALUES (%(consumer)s, %(topic)s, %(partition)s, %(at)s, %(id)s, %(type)s, %(key)b, %(value)b, %(headers)s, %(code)s,
         %(error)s)
 ON CONFLICT (consumer, topic, partition, "offset") DO UPDATE
-SET status = 'REJECTED', code = excluded.code, error = excluded.error, rejected_at = excluded.rejected_at
+SET status = 'REJECTED', code = excluded.code, error = excluded.error, rejected_at = excluded.rejected_at,
+    changed_at = NULL, who = NULL, reason = NULL
+WHERE NOT (r.status = 'DISCARDED' AND excluded.code = 'CONFLICT')
 """
 
 

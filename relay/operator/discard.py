@@ -2,10 +2,11 @@
 
 from dataclasses import dataclass, replace
 
-from ferryman.relay.operator.desk import Act, Desk
+from ferryman.relay.operator.desk import Desk
 from ferryman.relay.operator.listing import without_status
 from ferryman.relay.operator.selection import FAILED, PARKED, RETRYING, Selection
 from ferryman.relay.store import acts, exceptions, lanes, listing
+from ferryman.runtime.desk import Act, audit
 
 DISCARDABLE = (RETRYING, PARKED, FAILED)
 CHUNK = 5_000
@@ -68,6 +69,6 @@ def discard(desk: Desk, selection: Selection, act: Act, *, last: int, progress: 
             parked = acts.parked_of(connection, sorted(set(discarded)))
             exceptions.release_keys(connection, parked, 1)
             if discarded:
-                acts.audit(connection, "discard", who=act.who, reason=act.reason, said=said, entries=len(discarded))
+                audit(connection, "discard", act, said=said, entries=len(discarded))
         progress.entries += len(discarded)
         progress.keys_released += len(parked)

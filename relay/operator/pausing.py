@@ -2,8 +2,9 @@
 
 import re
 
-from ferryman.relay.operator.desk import Act, Desk
+from ferryman.relay.operator.desk import Desk
 from ferryman.relay.store import acts
+from ferryman.runtime.desk import Act, audit
 from ferryman.runtime.errors import FerrymanError
 
 EVERYTHING = ""
@@ -24,7 +25,7 @@ def pause(desk: Desk, topic: str, act: Act) -> bool:
     with desk.acting() as connection:
         changed = acts.pause(connection, topic, act.who, act.reason)
         if changed:
-            acts.audit(connection, "pause", who=act.who, reason=act.reason, said={"topic": topic})
+            audit(connection, "pause", act, said={"topic": topic})
     return changed
 
 
@@ -33,5 +34,5 @@ def resume(desk: Desk, topic: str, act: Act) -> bool:
     with desk.acting() as connection:
         changed = acts.resume(connection, topic)
         if changed:
-            acts.audit(connection, "resume", who=act.who, reason=act.reason, said={"topic": topic})
+            audit(connection, "resume", act, said={"topic": topic})
     return changed

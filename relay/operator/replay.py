@@ -10,11 +10,12 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from ferryman.relay.operator import listing
-from ferryman.relay.operator.desk import Act, Desk
+from ferryman.relay.operator.desk import Desk
 from ferryman.relay.operator.listing import Count, Stride, strides, without_status
 from ferryman.relay.operator.selection import DISCARDED, FAILED, PUBLISHED, Selection
 from ferryman.relay.store import acts, lanes
 from ferryman.relay.store.listing import last_position
+from ferryman.runtime.desk import Act, audit
 from ferryman.runtime.errors import FerrymanError, Transient
 
 REPLAYABLE = (PUBLISHED, FAILED, DISCARDED)
@@ -58,7 +59,7 @@ def start(desk: Desk, selection: Selection, act: Act, *, rate: float | None, exp
             connection, who=act.who, reason=act.reason, said=selection.as_json(), rate=rate, last=last
         )
         said = {"replay": number, "last_position": last, **selection.as_json()}
-        acts.audit(connection, "replay", who=act.who, reason=act.reason, said=said, entries=expected)
+        audit(connection, "replay", act, said=said, entries=expected)
     return Replay(number, selection, rate, 0, last, 0)
 
 

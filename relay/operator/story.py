@@ -8,12 +8,12 @@ from typing import Any
 from ferryman.relay.operator import selection as status
 from ferryman.relay.operator.selection import Selection
 from ferryman.relay.store.listing import Listed
+from ferryman.runtime.times import moment, span
 
 Row = dict[str, Any]
 
 # The reason that the relay parks the entries of a paused topic for.
 PAUSED = "it is paused"
-_UNITS = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,21 +44,6 @@ class Story:
 def tell(entry: Listed, known: Known) -> Story:
     reason, command = _reason(entry, known)
     return Story(f"{entry.status}{reason}", command, _concerning(entry, known.audit))
-
-
-def span(seconds: float) -> str:
-    """A time in the two largest units that fit it."""
-    whole = max(0, round(seconds))
-    parts: list[str] = []
-    for unit, size in _UNITS:
-        count, whole = divmod(whole, size)
-        if count or (unit == "s" and not parts):
-            parts.append(f"{count} {unit}")
-    return " ".join(parts[:2])
-
-
-def moment(when: datetime) -> str:
-    return when.astimezone().isoformat(sep=" ", timespec="seconds")
 
 
 def _reason(entry: Listed, known: Known) -> tuple[str, str | None]:
@@ -164,10 +149,10 @@ def _pause_of(entry: Listed, known: Known) -> tuple[str, str] | None:
 
 
 def _concerning(entry: Listed, audit: Sequence[Row]) -> list[Row]:
-    """The acts whose filter covers the entry; which statuses they meant is long past."""
+    """The acts whose filter covers the entry; which statuses they meant is long past. Those on consumers do not."""
     return [
         each
-        for each in audit
+        for each in (act for act in audit if "consumer" not in act["filter"])
         if each["act"] == "rebase"
         or (each["act"] in ("pause", "resume") and each["filter"].get("topic") in ("", entry.topic))
         or (

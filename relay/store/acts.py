@@ -11,12 +11,6 @@ from ferryman.relay.store.lanes import Connection, value
 Place = tuple[int, str, str]
 """The lane, the topic and the key of an entry."""
 
-_AUDIT = """\
--- outbox.write_audit
-INSERT INTO ferryman.outbox_audit (who, act, reason, filter, entries)
-VALUES (%(who)s, %(act)s, %(reason)s, %(filter)s, %(entries)s)
-"""
-
 _START_REPLAY = """\
 -- outbox.start_replay
 INSERT INTO ferryman.outbox_replay (who, reason, filter, rate, last_position)
@@ -109,13 +103,6 @@ _RESUME = """\
 -- outbox.resume
 DELETE FROM ferryman.outbox_paused WHERE topic = %(topic)s
 """
-
-
-def audit(
-    connection: Connection, act: str, *, who: str, reason: str, said: Mapping[str, Any], entries: int = 0
-) -> None:
-    values = {"act": act, "who": who, "reason": reason, "filter": Jsonb(dict(said)), "entries": entries}
-    connection.execute(_AUDIT, values)
 
 
 def start_replay(

@@ -85,3 +85,18 @@ def test_a_handler_that_breaks_the_transaction_is_named_and_its_neighbours_are_u
     assert BROKEN[how].lower() in shop.one("SELECT error FROM ferryman.inbox WHERE status = 'REJECTED'").lower()
     shop.books_balance()
     assert shop.one("SELECT count(*) FROM ferryman.outbox WHERE topic = %s", f"{shop.topic}.dlt") == 1
+
+
+def test_a_table_that_is_missing_stops_the_process_and_rejects_nothing(shop: Shop) -> None:
+    """N9: who deploys the code before its migration loses no message."""
+    shop.send(1, 1)
+    shop.send(1, 2, do="forget to migrate")
+    shop.flush()
+    wallet = shop.start()
+    assert wallet.wait() == 3, wallet.transcript()
+    assert "a_table_that_comes_with_the_next_version" in wallet.stderr
+    assert "REJECTED" not in shop.verdicts()
+    shop.db.execute("CREATE TABLE a_table_that_comes_with_the_next_version ()")
+    wallet = shop.start()
+    wallet.until(lambda: shop.settled(2), "verdicts", 40)
+    assert shop.verdicts() == {"DONE": 2}

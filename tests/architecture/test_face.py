@@ -7,6 +7,7 @@ import sys
 import pytest
 
 import ferryman
+import ferryman.testing
 
 HEAVY = ("aiohttp", "alembic", "click", "confluent_kafka", "fastapi", "psycopg", "pydantic", "sqlalchemy", "structlog")
 PROBE = "import json, sys; {}; print(json.dumps([name for name in {!r} if name in sys.modules]))"
@@ -61,6 +62,12 @@ def test_importing_the_package_loads_no_library() -> None:
 
 def test_the_pytest_plugin_loads_no_library() -> None:
     assert loaded_by("import ferryman.testing.plugin") == []
+
+
+def test_the_testing_kit_offers_these_and_loads_them_on_first_use() -> None:
+    assert ferryman.testing.__all__ == ["NotProven", "prove"]
+    assert all(getattr(ferryman.testing, name) is not None for name in ferryman.testing.__all__)
+    assert loaded_by("import ferryman.testing") == []
 
 
 def test_the_help_loads_only_click() -> None:

@@ -18,7 +18,8 @@ from typing import Any
 import click
 import pytest
 
-import ferryman.relay.metrics  # noqa: F401 - they are in the registry once it was imported
+import ferryman.consumer.metrics
+import ferryman.relay.metrics  # noqa: F401 - they are in the registry once they were imported
 from ferryman.runtime.metrics import REGISTRY
 from ferryman.runtime.settings import Settings
 from support.compose import COMPOSE, ROOT, environment, mounts, parse_command_line, put, read_yaml, serving, settings_of
@@ -46,6 +47,7 @@ OPERATORS = [{"and", "or", "unless"}, {"==", "!=", "<=", ">=", "<", ">"}, {"+", 
 AGGREGATIONS = {"sum", "min", "max", "avg", "count"}
 FUNCTIONS = {
     "absent": (["vector"], "vector"),
+    "deriv": (["range"], "vector"),
     "histogram_quantile": (["scalar", "vector"], "vector"),
     "increase": (["range"], "vector"),
     "label_replace": (["vector", "string", "string", "string", "string"], "vector"),

@@ -11,11 +11,12 @@ from psycopg import conninfo
 
 from ferryman import Message, append_many
 from ferryman.relay.operator import discard, listing, pausing, replay, standing
-from ferryman.relay.operator.desk import Act, Desk
+from ferryman.relay.operator.desk import Desk
 from ferryman.relay.operator.looking import look
 from ferryman.relay.operator.selection import STATUSES, Selection
 from ferryman.relay.store import exceptions, lanes
 from ferryman.relay.store import listing as store
+from ferryman.runtime.desk import Act
 from ferryman.runtime.errors import FerrymanError, Transient
 from ferryman.runtime.settings import Database as Limits
 

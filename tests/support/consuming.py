@@ -41,6 +41,8 @@ def misbehave(db, how):
             db.execute("SELECT 1/0")
         except psycopg.Error:
             pass
+    if how == "forget to migrate":
+        db.execute("SELECT FROM a_table_that_comes_with_the_next_version")
     if how == "commit":
         db.commit()
     if how == "rollback":
@@ -54,6 +56,8 @@ def misbehave(db, how):
         db.cursor("left").execute("SELECT generate_series(1, 10)")
     if how == "exit":
         os._exit(9)
+    if how == "slow":
+        time.sleep(8)
     if how == "hang":
         time.sleep(600)
     if how == "sleep in sql":
@@ -88,16 +92,17 @@ class Shop:
             "FERRYMAN_DATABASE_URL": self.url,
             "FERRYMAN_KAFKA__BOOTSTRAP_SERVERS": self.kafka,
             "FERRYMAN_HEALTH__PORT": "0",
+            "FERRYMAN_CONSUMER__INSTANCE_ID": "one",
             "FERRYMAN_KAFKA__SESSION_TIMEOUT_MS": "6000",
             "FERRYMAN_KAFKA__HEARTBEAT_INTERVAL_MS": "300",
         }
-        self._producer = Producer({"bootstrap.servers": self.kafka, "linger.ms": 2})
+        self._producer = Producer({"bootstrap.servers": self.kafka, "linger.ms": 2, "log_level": 0})
 
     @property
     def name(self) -> str:
         return f"wallet-{self.topic}"
 
-    def start(self, kill_at: KillAt | None = None, **env: str) -> Launched:
+    def start(self, *, kill_at: KillAt | None = None, **env: Any) -> Launched:
         return self.ferryman.start("run", "shop:wallet", env={**self.env, **env}, kill_at=kill_at)
 
     def send(self, amount: int = 1, wallet: int = 0, *, id: UUID | None = None, **more: Any) -> UUID:

@@ -6,7 +6,8 @@ from uuid import UUID
 import click
 import pytest
 
-from ferryman.cli.outbox_options import DurationType, MomentType, ReferenceType
+from ferryman.cli.options import DurationType, MomentType
+from ferryman.cli.outbox_options import ReferenceType
 from ferryman.relay.operator.selection import Selection
 
 NOON = datetime(2025, 11, 18, 12, tzinfo=UTC)

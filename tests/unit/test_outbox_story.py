@@ -6,8 +6,9 @@ from uuid import uuid4
 
 import pytest
 
-from ferryman.relay.operator.story import Known, span, tell
+from ferryman.relay.operator.story import Known, tell
 from ferryman.relay.store.listing import Listed
+from ferryman.runtime.times import span
 
 NOON = datetime(2025, 11, 18, 12, tzinfo=UTC)
 LATER = NOON + timedelta(minutes=2)

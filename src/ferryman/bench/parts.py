@@ -50,12 +50,13 @@ class Bench:
         house.drop_database(self.server_url, name)
 
     @contextmanager
-    def topic(self) -> Iterator[str]:
+    def topic(self, **config: str) -> Iterator[str]:
+        """A topic that nothing else writes to."""
         from confluent_kafka.admin import NewTopic
 
         name = f"ferryman-bench-{secrets.token_hex(4)}"
         admin = runtime_kafka.admin(self.kafka, "bench")
-        for future in admin.create_topics([NewTopic(name, PARTITIONS, 1)]).values():
+        for future in admin.create_topics([NewTopic(name, PARTITIONS, 1, config=config)]).values():
             future.result(self.kafka.timeout_seconds)
         yield name
         for future in admin.delete_topics([name]).values():

@@ -6,7 +6,20 @@ from dataclasses import dataclass, replace
 import psycopg
 from confluent_kafka import KafkaException
 
-from ferryman.bench import appending, codec, drain, goals, idle, late, latency, memory, steady, windows
+from ferryman.bench import (
+    appending,
+    codec,
+    drain,
+    goals,
+    idle,
+    inbox,
+    inbox_strain,
+    late,
+    latency,
+    memory,
+    steady,
+    windows,
+)
 from ferryman.bench.figures import Figure, Goal
 from ferryman.bench.parts import Bench
 from ferryman.runtime.errors import FerrymanError
@@ -32,6 +45,12 @@ RUNS: dict[str, Sequence[Measurement]] = {
         Measurement(appending.one, (goals.APPEND_ONE,)),
         Measurement(idle.costs, (goals.IDLE_CPU, goals.IDLE_WAL, goals.IDLE_XIDS, goals.IDLE_STATEMENTS)),
         Measurement(idle.wake, (goals.WAKE,)),
+    ),
+    "inbox": (
+        Measurement(inbox.rates, (goals.INBOX_RATE, goals.INBOX_HOT, goals.INBOX_DUPLICATES)),
+        Measurement(inbox.statements, (goals.INBOX_STATEMENTS, goals.INBOX_COMMITS)),
+        Measurement(inbox_strain.latency, (goals.INBOX_LATENCY_P99,)),
+        Measurement(inbox_strain.memory, (goals.INBOX_MEMORY,)),
     ),
     "codec": (Measurement(codec.speed, (goals.CODEC,)),),
     "latency": (Measurement(latency.steady, (goals.LATENCY_P50, goals.LATENCY_P99)),),

@@ -27,6 +27,11 @@ class Scale:
         return 5 * self.entries
 
     @property
+    def commands(self) -> int:
+        """For one run of a consumer: a hundred thousand beside a million."""
+        return max(2000, self.entries // 10)
+
+    @property
     def windows(self) -> int:
         """Twenty thousand beside a million."""
         return max(200, self.entries // 50)

@@ -4,7 +4,8 @@ from typing import Any
 
 import click
 
-from ferryman.cli.outbox_options import Asked, act_of, asking, open_desk, source_option, who_option, yes_option
+from ferryman.cli.options import act_of, source_option, who_option, yes_option
+from ferryman.cli.outbox_options import Asked, asking, open_desk
 from ferryman.cli.output import json_option, print_json, say
 from ferryman.relay.operator import discard
 from ferryman.relay.operator.discard import DISCARDABLE, Plan

@@ -5,14 +5,15 @@ from typing import Any
 
 import click
 
-from ferryman.cli.outbox_options import DurationType, filter_options, moment_of, open_desk, source_option
+from ferryman.cli.options import DurationType, source_option
+from ferryman.cli.outbox_options import filter_options, moment_of, open_desk
 from ferryman.cli.output import json_option, print_json, print_table, say
 from ferryman.relay.operator import listing
 from ferryman.relay.operator.listing import Page
 from ferryman.relay.operator.selection import STATUSES, Selection
-from ferryman.relay.operator.story import moment
 from ferryman.relay.store.listing import Listed
 from ferryman.runtime.exits import Exit
+from ferryman.runtime.times import moment
 
 _SECONDS = 5.0
 _ERROR_CHARACTERS = 60

@@ -1,67 +1,25 @@
-"""What the commands about the outbox have in common: which database, which entries, who and why."""
+"""What the commands about the outbox have in common: which entries are meant, and where they are."""
 
-import os
-import pwd
-import re
-import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, TypeVar
+from typing import Any
 from uuid import UUID
 
 import click
 
-from ferryman.cli import wiring
+from ferryman.cli.options import Command, MomentType, connected, database_of
 from ferryman.relay.operator import listing
-from ferryman.relay.operator.desk import Act, Desk
+from ferryman.relay.operator.desk import Desk
 from ferryman.relay.operator.selection import Selection
 from ferryman.relay.store import listing as store
-from ferryman.runtime import postgres
-from ferryman.runtime.errors import FerrymanError, Misconfigured
-from ferryman.runtime.settings import Settings
+from ferryman.runtime.errors import FerrymanError
 
-Command = TypeVar("Command", bound=Callable[..., Any])
 Reference = UUID | int
 """How a person names an entry: by its id, or by its position."""
 
 SEARCH_SECONDS = 10.0
-_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
-
-
-class DurationType(click.ParamType[Any]):
-    """90s, 15m, 2h, 3d, 1w"""
-
-    name = "duration"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if isinstance(value, timedelta):
-            return value
-        parts = re.findall(r"(\d+)([smhdw])", value)
-        if not parts or "".join(number + unit for number, unit in parts) != value:
-            self.fail(f"{value} is no duration: write 90s, 15m, 2h, 3d or 1h30m", param, ctx)
-        try:
-            return timedelta(seconds=sum(int(number) * _SECONDS[unit] for number, unit in parts))
-        except OverflowError:
-            self.fail(f"{value} is too long", param, ctx)
-
-
-class MomentType(click.ParamType[Any]):
-    """A time (2025-11-18T14:00, in this machine's zone unless it says another), or how long ago (2h)"""
-
-    name = "time"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if isinstance(value, datetime | timedelta):
-            return value
-        if re.fullmatch(r"(\d+[smhdw])+", value):
-            return DurationType().convert(value, param, ctx)
-        try:
-            found = datetime.fromisoformat(value)
-            return found if found.tzinfo else found.astimezone()
-        except (ValueError, OverflowError):
-            self.fail(f"{value} is no time: write 2025-11-18T14:00, or how long ago, as 2h", param, ctx)
 
 
 class ReferenceType(click.ParamType[Any]):
@@ -78,13 +36,6 @@ class ReferenceType(click.ParamType[Any]):
             return UUID(value)
         except ValueError:
             self.fail(f"{value} is neither an id (a UUID) nor a position (a number)", param, ctx)
-
-
-source_option = click.option(
-    "--source", metavar="NAME", help="The outbox of [relay.sources.NAME]. Default: database_url."
-)
-yes_option = click.option("--yes", is_flag=True, help="Do it. Without, only say what would be done.")
-who_option = click.option("--who", metavar="NAME", help="Who does it, for the audit. Default: your user and this host.")
 
 
 def filter_options(command: Command) -> Command:
@@ -157,43 +108,9 @@ def asking(statuses: Sequence[str], default: str) -> Callable[[Command], Command
 @contextmanager
 def open_desk(context: click.Context, source: str | None) -> Iterator[Desk]:
     """A connection to the outbox that is meant, closed at the end."""
-    settings = _database(context, source)
-    with postgres.connect(settings, "outbox", autocommit=True) as connection:
-        connection.prepare_threshold = None  # behind a pooler the next transaction may be in another session
+    settings = database_of(context, source)
+    with connected(settings, "outbox") as connection:
         yield Desk(connection, settings.database)
-
-
-def _database(context: click.Context, source: str | None) -> Settings:
-    """The settings, with the URL of the source in place of database_url; one that stands alone need not be named."""
-    settings = wiring.settings(context)
-    sources = settings.relay.sources
-    if source is None and (settings.database_url is not None or not sources):
-        return settings
-    name = source or (next(iter(sources)) if len(sources) == 1 else None)
-    if name in sources:
-        return settings.model_copy(update={"database_url": sources[name].database_url})
-    known = (
-        f"name one of {', '.join(sorted(sources))}" if sources else "leave --source out, or add [relay.sources.NAME]"
-    )
-    raise Misconfigured(
-        f"there is no source called {name}" if name else "there are several sources, and none is named",
-        setting="relay.sources",
-        remedy=known + (" with --source" if sources else ""),
-    )
-
-
-def act_of(who: str | None, reason: str | None, *, needed: bool = True) -> Act:
-    if needed and not (reason or "").strip():
-        raise click.UsageError("--reason is missing: it stands in the audit, for whoever asks later")
-    return Act(who or _user(), (reason or "").strip() or "-")
-
-
-def _user() -> str:
-    try:
-        name = pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:  # a container's user may have no name
-        name = str(os.getuid())
-    return f"{name}@{socket.gethostname()}"
 
 
 def moment_of(desk: Desk, given: datetime | timedelta | None) -> datetime | None:

@@ -2,7 +2,8 @@
 
 import click
 
-from ferryman.cli.outbox_options import act_of, open_desk, source_option, who_option, yes_option
+from ferryman.cli.options import act_of, source_option, who_option, yes_option
+from ferryman.cli.outbox_options import open_desk
 from ferryman.cli.output import json_option, print_json
 from ferryman.relay.rebase import Rebased, rebase
 from ferryman.runtime.exits import Exit

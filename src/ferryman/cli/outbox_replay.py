@@ -8,16 +8,18 @@ from typing import Any
 
 import click
 
-from ferryman.cli.outbox_options import Asked, act_of, asking, open_desk, source_option, who_option, yes_option
+from ferryman.cli.options import act_of, source_option, who_option, yes_option
+from ferryman.cli.outbox_options import Asked, asking, open_desk
 from ferryman.cli.output import json_option, print_json, say
 from ferryman.relay.operator import replay
-from ferryman.relay.operator.desk import Act, Desk
+from ferryman.relay.operator.desk import Desk
 from ferryman.relay.operator.listing import Count
 from ferryman.relay.operator.replay import REPLAYABLE, Replay
 from ferryman.relay.operator.selection import PENDING, Selection
-from ferryman.relay.operator.story import span
+from ferryman.runtime.desk import Act
 from ferryman.runtime.errors import FerrymanError, Transient
 from ferryman.runtime.exits import Exit
+from ferryman.runtime.times import span
 
 _COUNT_SECONDS = 20.0
 _POLL_SECONDS = 0.5

@@ -6,24 +6,17 @@ from typing import Any
 
 import click
 
+from ferryman.cli.options import DurationType, source_option
 from ferryman.cli.outbox_list import as_dict
-from ferryman.cli.outbox_options import (
-    SEARCH_SECONDS,
-    DurationType,
-    Reference,
-    ReferenceType,
-    moment_of,
-    open_desk,
-    source_option,
-)
+from ferryman.cli.outbox_options import SEARCH_SECONDS, Reference, ReferenceType, moment_of, open_desk
 from ferryman.cli.output import json_option, print_json, say
 from ferryman.relay.operator import listing
 from ferryman.relay.operator.desk import Desk
 from ferryman.relay.operator.looking import Seen, look
-from ferryman.relay.operator.story import moment
 from ferryman.runtime.errors import FerrymanError
 from ferryman.runtime.exits import Exit
 from ferryman.runtime.redaction import redact_value
+from ferryman.runtime.times import moment
 
 
 @click.command("show", short_help="One entry's story: why it is where it is.")

@@ -4,10 +4,11 @@ from typing import Any
 
 import click
 
-from ferryman.cli.outbox_options import open_desk, source_option
+from ferryman.cli.options import source_option
+from ferryman.cli.outbox_options import open_desk
 from ferryman.cli.output import json_option, print_json, print_table
 from ferryman.relay.operator.standing import gather
-from ferryman.relay.operator.story import moment, span
+from ferryman.runtime.times import moment, span
 
 
 @click.command("stats", short_help="How much waits, for how long, and what holds it up.")

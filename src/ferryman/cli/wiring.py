@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ferryman.consumer.api import Consumer
+from ferryman.migrations.chains import ENGINE
 from ferryman.runtime import logs
 from ferryman.runtime.errors import Misconfigured
 from ferryman.runtime.service import Service
@@ -74,14 +75,15 @@ def _registry_options(found: Settings) -> dict[str, Any]:
 
 
 def services(names: Sequence[str], found: Settings) -> list[Service]:
-    """What `ferryman run NAME...` names; where a catalogue is set, they write and read by it."""
-    if found.schemas.path:
+    """What `ferryman run NAME...` names: by the catalogue that is set; ours, where none is, by our own."""
+    if found.schemas.path or not _BY_CATALOGUE.isdisjoint(names):
         active.use_schemas(found.schemas.path, registry_url=found.registry_url, **_registry_options(found))
     return [_service(name, found) for name in names]
 
 
 # Ours, by their names; anyone else's is module:object.
-_SERVICES = {"relay": "ferryman.relay.service:Relay"}
+_SERVICES = {"relay": "ferryman.relay.service:Relay", "wallet": "ferryman.services.wallet.consumer:wallet"}
+_BY_CATALOGUE = frozenset({"wallet"})
 
 
 def _service(name: str, found: Settings) -> Service:
@@ -89,7 +91,8 @@ def _service(name: str, found: Settings) -> Service:
     if isinstance(target, Consumer):
         from ferryman.consumer.service import ConsumerService
 
-        return ConsumerService(target, found)
+        owners = (ENGINE, name) if name in _SERVICES else (ENGINE,)
+        return ConsumerService(target, found, owners=owners)
     if isinstance(target, type) or (not hasattr(target, "run") and callable(target)):
         target = target(found)
     if not (callable(getattr(target, "run", None)) and isinstance(getattr(target, "name", None), str)):

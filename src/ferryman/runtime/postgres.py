@@ -128,6 +128,15 @@ def transaction(connection: psycopg.Connection[Any], database: Database) -> Iter
         raise translate(error) from error
 
 
+@contextmanager
+def translated() -> Iterator[None]:
+    """The library's errors inside it are ours."""
+    try:
+        yield
+    except psycopg.Error as error:
+        raise translate(error) from error
+
+
 def translate(error: Exception) -> FerrymanError:
     """The library's error as one of ours, decided by its SQLSTATE."""
     if isinstance(error, PoolTimeout):

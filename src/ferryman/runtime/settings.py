@@ -178,8 +178,9 @@ class Consumer(Section):
         300.0, "How long deadlocks, lock timeouts and what a handler wants later are tried again.", unit="seconds", gt=0
     )
     deadline_seconds: float = setting(
-        60.0, "After this long a handler's statement is cancelled; if it still does not return, the process ends.",
-        unit="seconds", gt=0, danger="keep it below max.poll.interval.ms (Kafka's), or the partitions are given away",
+        20.0, "After this long a batch's statement is cancelled, and the batch taken apart; a handler that still does "
+        "not return ends the process.",
+        unit="seconds", gt=0, danger="keep it below health.stall_seconds, and below Kafka's max.poll.interval.ms",
     )  # fmt: skip
     receipts_retention_seconds: float = setting(
         2_592_000.0, "How long it is remembered that a message was handled; 0 is for ever.", unit="seconds", ge=0,

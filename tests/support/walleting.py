@@ -1,0 +1,96 @@
+"""The wallet without Kafka: batches as the consumer's loop hands them over, and its books beside them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID, uuid4
+
+import psycopg
+
+from ferryman import Received
+from ferryman.consumer.decoding import hash_of
+from ferryman.consumer.face import Plain
+from ferryman.consumer.model import Record
+from ferryman.consumer.transaction import BatchTransaction, Tally
+from ferryman.schemas.codec import Codecs
+from ferryman.services.wallet.consumer import wallet
+
+Database = psycopg.Connection[tuple[Any, ...]]
+TYPES = {"DEDUCT": "wallet.deduct", "REFUND": "wallet.refund", "CANCEL": "wallet.cancel"}
+
+
+def asked(
+    kind: str, of: UUID, request: UUID, *, amount: int = 100, currency: str = "EUR", step: str = "deduct",
+    attempt: int = 1, id: UUID | None = None,
+) -> Received:  # fmt: skip
+    """A command as the handler gets it."""
+    data: dict[str, Any] = {"request_id": request, "step": step, "attempt": attempt, "wallet_id": of}
+    if kind != "CANCEL":
+        data |= {"amount": amount, "currency": currency}
+    record = Record("payments.commands", 0, 0, str(of).encode(), b"", [], 0)
+    return Received(id or uuid4(), TYPES[kind], data, str(of), record, hash_of(repr(data).encode()))
+
+
+@dataclass
+class Books:
+    """A wallet service on a database of the test's own."""
+
+    db: Database
+    codecs: Codecs
+    opened: list[UUID] = field(default_factory=list)
+
+    def open(self, balance: int, currency: str = "EUR") -> UUID:
+        identity = uuid4()
+        self.db.execute("SELECT wallet.open(%s, %s, %s)", (identity, currency, balance))
+        self.opened.append(identity)
+        return identity
+
+    def handle(self, *messages: Received) -> list[dict[str, Any]]:
+        """One batch in one transaction; what was appended of it, decoded, in order."""
+        before = self.one("SELECT coalesce(max(position), 0) FROM ferryman.outbox")
+        transact(self.db, messages)
+        rows = self.db.execute(
+            "SELECT id, key, topic, type, payload FROM ferryman.outbox WHERE position > %s ORDER BY position", (before,)
+        ).fetchall()
+        return [
+            {"id": identity, "key": key, "topic": topic, "type": kind, **self._decoded(kind, payload)}
+            for identity, key, topic, kind, payload in rows
+        ]
+
+    def _decoded(self, kind: str, payload: bytes) -> Mapping[str, Any]:
+        codec = self.codecs.of(kind)
+        assert codec is not None
+        return codec.decode(payload)
+
+    def balance(self, of: UUID) -> int:
+        return int(self.one("SELECT balance FROM wallet.wallets WHERE id = %s", of))
+
+    def balances(self) -> dict[UUID, int]:
+        return dict(
+            self.db.execute("SELECT id, balance FROM wallet.wallets WHERE id = ANY (%s)", (self.opened,)).fetchall()
+        )
+
+    def one(self, query: str, *parameters: Any) -> Any:
+        row = self.db.execute(query, parameters).fetchone()
+        assert row is not None
+        return row[0]
+
+    def balance_out(self) -> None:
+        """N5: balances are the sums of their entries and never negative; both sides of an operation sum to zero."""
+        assert self.db.execute("SELECT * FROM wallet.unbalanced").fetchall() == []
+        assert self.one("SELECT count(*) FROM wallet.wallets WHERE balance < 0") == 0
+        lopsided = self.db.execute(
+            "SELECT request_id FROM wallet.entries GROUP BY request_id, step, kind HAVING sum(amount) <> 0"
+        )
+        assert lopsided.fetchall() == []
+        unbooked = self.db.execute(
+            "SELECT o.request_id, o.kind FROM wallet.operations o "
+            "LEFT JOIN wallet.entries e ON (e.request_id, e.step, e.kind, e.account) = "
+            "(o.request_id, o.step, o.kind, 'wallet') "
+            "WHERE coalesce(abs(e.amount), 0) <> coalesce(o.amount, 0)"
+        )
+        assert unbooked.fetchall() == []
+
+
+def transact(db: Database, messages: Sequence[Received]) -> Tally:
+    return BatchTransaction(wallet, db, Plain(db), messages).run()
