@@ -23,6 +23,8 @@ class Buffer:
     """How often what stands in front has failed."""
     alone: bool = False
     """It failed by itself: the others wait for it."""
+    begun: int | None = None
+    """The offset that was begun alone in this process: while the process lives, once is all that counts."""
     doomed: str | None = None
     """Why it is to be rejected, as soon as there is a connection to write that down."""
     singly: int = 0
@@ -34,12 +36,13 @@ class Buffer:
         self.waiting.append(record)
         self.bytes += size(record)
 
-    def finish(self, count: int) -> None:
-        for _ in range(count):
-            record = self.waiting.popleft()
-            self.bytes -= size(record)
-            self.position = record.offset + 1
-        self.singly = max(0, self.singly - count)
+    def finish(self, record: Record) -> None:
+        """It must stand in front: what was passed over would never be handled."""
+        if self.waiting.popleft() is not record:
+            raise AssertionError(f"{record} was handled before what stands in front of it")
+        self.bytes -= size(record)
+        self.position = record.offset + 1
+        self.singly = max(0, self.singly - 1)
         self.attempts, self.alone, self.doomed = 0, False, None
 
 

@@ -13,7 +13,7 @@ import structlog
 
 from ferryman.consumer import metrics
 from ferryman.consumer.api import Consumer
-from ferryman.consumer.buffers import Buffers
+from ferryman.consumer.buffers import Buffer, Buffers
 from ferryman.consumer.deadline import Deadline
 from ferryman.consumer.decoding import Decode, decode, poison_of, type_of
 from ferryman.consumer.face import Face
@@ -67,6 +67,9 @@ class Worker:
     clock: Callable[[], float] = time.monotonic
     paused: bool = False
     _failing_since: dict[Partition, float] = field(default_factory=dict)
+    _stuck: set[Partition] = field(default_factory=set)
+    """Where something failed in this turn: what is behind it waits."""
+    _turns: int = 0
 
     def turn(self, connection: Connection, face: Face) -> int:
         """Takes what there is and handles some of it; how many messages have their verdict now."""
@@ -99,9 +102,15 @@ class Worker:
         self.feed.resume(set(self.buffers.by_place) - wanted)
 
     def _portion(self, now: float) -> list[Record]:
-        """The next of each partition that is not held; one alone, where one may be a killer or has failed."""
+        """The next of each partition that is not held, each time beginning with another; one alone, where one may be a
+        killer or has failed.
+        """
         portion: list[Record] = []
-        for place in self.buffers.ready(now):
+        ready = self.buffers.ready(now)
+        self._stuck.clear()
+        self._turns += 1
+        first = self._turns % max(1, len(ready))
+        for place in (*ready[first:], *ready[:first]):
             buffer = self.buffers.by_place[place]
             if buffer.singly or buffer.alone:
                 if not portion:
@@ -119,11 +128,7 @@ class Worker:
         alone = len(records) == 1
         if alone and buffer.doomed:
             return self._reject(connection, face, records[0], BUG, buffer.doomed)
-        if (
-            alone
-            and buffer.singly
-            and starts.begin_alone(connection, self.consumer.name, records[0]) > self.policy.kills
-        ):
+        if alone and buffer.singly and self._begun(connection, buffer, records[0]) > self.policy.kills:
             return self._reject(connection, face, records[0], KILLER, "each time it was begun alone its process died")
         try:
             self._transact(connection, face, [self._item(record) for record in records])
@@ -139,9 +144,25 @@ class Worker:
         self._finish(records)
         return list(records)
 
+    def _begun(self, connection: Connection, buffer: Buffer, record: Record) -> int:
+        """How many processes have begun it alone. Trying it again in this one ends none."""
+        if buffer.begun == record.offset:
+            return 0
+        times = starts.begin_alone(connection, self.consumer.name, record)
+        buffer.begun = record.offset
+        return times
+
     def _at_most_once(self, connection: Connection, face: Face, records: Sequence[Record]) -> list[Record]:
         """Receipts and offsets first; what fails after that leaves an error in its receipt, and is not tried again."""
-        items = [item for record in records if (item := self._item(record)) is not None]
+        items = []
+        for number, record in enumerate(records):
+            try:
+                items += [item] if (item := self._item(record)) is not None else []
+            except Undecided as error:
+                if not number:
+                    return self._failed(connection, face, records[:1], error)
+                records = records[:number]
+                break
         with postgres.translated(), connection.transaction():
             fresh = receipts.record(connection, self.consumer.name, received_only(items)).ids
         self._finish(records)
@@ -164,9 +185,7 @@ class Worker:
         """In halves; of a partition whose message is held, nothing that is behind it is handled."""
         middle = len(records) // 2
         done = self._handle(connection, face, records[:middle])
-        now = self.clock()
-        held = {place for place in self.buffers.by_place if self.buffers.by_place[place].held_until > now}
-        rest = [record for record in records[middle:] if record.place not in held]
+        rest = [record for record in records[middle:] if record.place not in self._stuck]
         return [*done, *(self._handle(connection, face, rest) if rest else ())]
 
     def _failed(
@@ -196,6 +215,7 @@ class Worker:
         wait = self.policy.backoff.delay_seconds(attempts)
         if isinstance(error, NotNow):
             wait = max(wait, error.retry.after_seconds)
+        self._stuck |= {each.place for each in records}
         for buffer in buffers:
             buffer.held_until, buffer.attempts, buffer.alone = now + wait, attempts, alone
         metrics.RETRIES.labels(self.consumer.name).inc(len(records))
@@ -260,5 +280,5 @@ class Worker:
 
     def _finish(self, records: Sequence[Record]) -> None:
         for record in records:
-            self.buffers.by_place[record.place].finish(1)
+            self.buffers.by_place[record.place].finish(record)
             self._failing_since.pop(record.place, None)
