@@ -98,4 +98,4 @@ GRANT SELECT, UPDATE (balance) ON wallet.wallets TO ferryman_consumer;
 GRANT SELECT, INSERT ON wallet.operations TO ferryman_consumer;
 GRANT INSERT ON wallet.entries TO ferryman_consumer;
 GRANT SELECT ON wallet.wallets, wallet.operations, wallet.entries, wallet.unbalanced TO ferryman_monitor;
-GRANT SELECT ON ferryman.version_wallet TO ferryman_consumer, ferryman_monitor;
+GRANT SELECT ON ferryman.version_wallet TO ferryman_writer, ferryman_relay, ferryman_consumer, ferryman_monitor;

@@ -121,8 +121,12 @@ def test_sessions_that_are_ended_by_the_server_double_nothing(shop: Shop) -> Non
     shop.books_balance()
 
 
+@pytest.mark.slow
 def test_members_that_come_and_go_double_nothing_and_lose_nothing(shop: Shop) -> None:
-    """N1, N5: safe throughout, and done once they stop coming and going."""
+    """N1, N5: safe throughout, and done once they stop coming and going.
+
+    Slow, because twelve of them do, and the group waits for those that were killed.
+    """
     dice = random.Random(11)
     members: list[Launched] = []
     for _ in range(12):
