@@ -58,12 +58,18 @@ class Feed:
     lost: Callable[[set[Partition]], None] = lambda _partitions: None
     rebalances: int = 0
     problem: str | None = None
+    broken: bool = False
+    """A callback failed: what came with it is forgotten, and partitions may be missing. `open` it again."""
     _probe_at: float = 0.0
     _client: Client | None = None
     _failure: BaseException | None = None
     _paused: set[Partition] = field(default_factory=set)
 
     def open(self) -> None:
+        """Joins the group, anew where it was a member: from what was committed."""
+        self.close()
+        self.broken, self._failure = False, None
+        self._paused.clear()
         given = client_config(self.settings, self.group, **{"group.id": self.group})
         config = {**_DEFAULTS, **given, **_INSISTED, "error_cb": self._heard}
         if self.member:
@@ -87,8 +93,8 @@ class Feed:
         client = self._open()
         first = client.poll(seconds)
         if self._failure is not None:
-            failure, self._failure = self._failure, None
-            raise failure
+            self.broken = True
+            raise self._failure
         if first is None:
             return []
         found = [first, *(client.consume(most - 1, 0) if most > 1 else ())]

@@ -21,7 +21,7 @@ from ferryman.consumer.worker import Policy, Worker
 from ferryman.migrations import chains
 from ferryman.runtime import postgres
 from ferryman.runtime.backoff import Backoff
-from ferryman.runtime.errors import Misconfigured, Permanent, Transient
+from ferryman.runtime.errors import Permanent, Transient
 from ferryman.runtime.life import Life
 from ferryman.runtime.settings import Settings
 
@@ -45,7 +45,6 @@ class ConsumerService:
     _to_own: set[Partition] = field(default_factory=set)
     _look_at: float = 0.0
     _keep_at: float = 0.0
-    _was_reached: bool = False
 
     @property
     def name(self) -> str:
@@ -56,18 +55,28 @@ class ConsumerService:
         refuse(self.consumer)
         worker = self.worker()
         worker.feed.open()
-        failures = 0
+        failures, problem = 0, None
         try:
             while not life.stopping.is_set():
                 try:
+                    if problem is not None:
+                        self._wait(life, worker, _RECONNECTING.delay_seconds(failures), problem)
+                        problem = None
                     with self._connect() as connection:
                         failures = 0
                         self._serve(life, worker, connection)
                 except (Transient, psycopg.OperationalError) as error:
-                    failures += 1
-                    self._wait(life, worker, _RECONNECTING.delay_seconds(failures), error)
+                    failures, problem = failures + 1, error
+                    if worker.feed.broken:
+                        self._begin_anew(worker)
         finally:
             worker.feed.close()
+
+    def _begin_anew(self, worker: Worker) -> None:
+        """As a new member: what was taken from Kafka and has no verdict comes again."""
+        worker.feed.open()
+        worker.buffers.by_place.clear()
+        self._to_own.clear()
 
     def worker(self) -> Worker:
         """The loop, on a feed whose callbacks are ours."""
@@ -98,9 +107,12 @@ class ConsumerService:
 
     def _connect(self) -> Connection:
         connection = postgres.connect(self.settings, self.name, autocommit=True)
-        connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
-        chains.check(connection, self.owners)
-        self._was_reached = True
+        try:
+            connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
+            chains.check(connection, self.owners)
+        except BaseException:
+            connection.close()
+            raise
         return connection
 
     def _serve(self, life: Life, worker: Worker, connection: Connection) -> None:
@@ -116,11 +128,9 @@ class ConsumerService:
             self._connection = None
 
     def _wait(self, life: Life, worker: Worker, seconds: float, error: Exception) -> None:
-        """The database is away: Kafka is asked all the same, so that the partitions stay ours."""
-        if not self._was_reached and isinstance(error, Misconfigured):
-            raise error
+        """Something is away: Kafka is asked all the same, so that the partitions stay ours."""
         life.not_ready(str(error))
-        log.warning("database away", consumer=self.name, error=str(error)[:500], again_in_seconds=round(seconds, 1))
+        log.warning("interrupted", consumer=self.name, error=str(error)[:500], again_in_seconds=round(seconds, 1))
         until = time.monotonic() + seconds
         while not life.stopping.is_set() and (left := until - time.monotonic()) > 0:
             worker.feed.pause(worker.buffers.by_place)
@@ -172,7 +182,8 @@ class ConsumerService:
         now = time.monotonic()
         if now >= self._keep_at:
             self._keep_at = now + _KEEP_SECONDS
-            window.check(self.settings, self.consumer)
+            if worker.feed.problem is None:  # asking a cluster that is away would hold everything up
+                window.check(self.settings, self.consumer)
             keeping.forget(connection, self.name, self.settings.consumer.receipts_retention_seconds)
             metrics.REJECTED.labels(self.name).set(keeping.rejected(connection, self.name))
         if now >= self._look_at:
