@@ -4,7 +4,7 @@ import re
 
 from ferryman.relay.operator.desk import Desk
 from ferryman.relay.store import acts
-from ferryman.runtime.desk import Act, audit
+from ferryman.runtime.desk import Act, change
 from ferryman.runtime.errors import FerrymanError
 
 EVERYTHING = ""
@@ -22,17 +22,10 @@ def check(topic: str) -> None:
 
 def pause(desk: Desk, topic: str, act: Act) -> bool:
     """Whether it was not paused before; who paused it first stands there."""
-    with desk.acting() as connection:
-        changed = acts.pause(connection, topic, act.who, act.reason)
-        if changed:
-            audit(connection, "pause", act, said={"topic": topic})
-    return changed
+    said = {"topic": topic}
+    return change(desk, "pause", act, lambda connection: acts.pause(connection, topic, act.who, act.reason), said=said)
 
 
 def resume(desk: Desk, topic: str, act: Act) -> bool:
     """Whether it was paused."""
-    with desk.acting() as connection:
-        changed = acts.resume(connection, topic)
-        if changed:
-            audit(connection, "resume", act, said={"topic": topic})
-    return changed
+    return change(desk, "resume", act, lambda connection: acts.resume(connection, topic), said={"topic": topic})

@@ -6,8 +6,8 @@ from typing import Any
 import click
 
 from ferryman.cli.inbox_options import Asked, asking, open_desk, records_of
-from ferryman.cli.options import act_of, source_option, who_option, yes_option
-from ferryman.cli.output import json_option, print_json
+from ferryman.cli.options import act_of, act_options
+from ferryman.cli.output import print_json
 from ferryman.consumer.operator import discard
 from ferryman.consumer.operator.requeue import REQUEUED
 from ferryman.consumer.operator.selection import Selection
@@ -19,11 +19,7 @@ from ferryman.runtime.times import moment
 
 @click.command("discard", short_help="Give rejected messages up.")
 @asking
-@click.option("--reason", help="Why, for the audit; needed with --yes.")
-@who_option
-@yes_option
-@source_option
-@json_option
+@act_options
 @click.pass_context
 def command(
     context: click.Context, /, *,

@@ -6,8 +6,8 @@ from typing import Any
 import click
 
 from ferryman.cli.inbox_options import Asked, asking, open_desk, records_of
-from ferryman.cli.options import act_of, database_of, source_option, who_option, yes_option
-from ferryman.cli.output import json_option, print_json, say
+from ferryman.cli.options import act_of, act_options, database_of
+from ferryman.cli.output import print_json, say
 from ferryman.consumer.operator import requeue
 from ferryman.consumer.operator.again import Refused
 from ferryman.consumer.operator.requeue import REQUEUED, Plan, Progress
@@ -21,11 +21,7 @@ from ferryman.runtime.times import moment
 
 @click.command("requeue", short_help="Publish rejected messages once more, to their consumer alone.")
 @asking
-@click.option("--reason", help="Why, for the audit; needed with --yes.")
-@who_option
-@yes_option
-@source_option
-@json_option
+@act_options
 @click.pass_context
 def command(
     context: click.Context, /, *,

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import click
 
 from ferryman.cli import wiring
+from ferryman.cli.output import json_option
 from ferryman.runtime import postgres
 from ferryman.runtime.desk import Act, Connection
 from ferryman.runtime.errors import Misconfigured
@@ -61,6 +62,14 @@ source_option = click.option(
 )
 yes_option = click.option("--yes", is_flag=True, help="Do it. Without, only say what would be done.")
 who_option = click.option("--who", metavar="NAME", help="Who does it, for the audit. Default: your user and this host.")
+
+
+def act_options(command: Command) -> Command:
+    """What every act by hand is asked: why, by whom, whether to do it, where, and how to say what was done."""
+    reason = click.option("--reason", help="Why, for the audit; needed with --yes.")
+    for option in (json_option, source_option, yes_option, who_option, reason):
+        command = option(command)
+    return command
 
 
 @contextmanager

@@ -4,9 +4,9 @@ from typing import Any
 
 import click
 
-from ferryman.cli.options import act_of, source_option, who_option, yes_option
+from ferryman.cli.options import act_of, act_options
 from ferryman.cli.outbox_options import Asked, asking, open_desk
-from ferryman.cli.output import json_option, print_json, say
+from ferryman.cli.output import print_json, say
 from ferryman.relay.operator import discard
 from ferryman.relay.operator.discard import DISCARDABLE, Plan
 from ferryman.relay.operator.selection import DISCARDED, PENDING, PUBLISHED, REPLAYING
@@ -16,11 +16,7 @@ from ferryman.runtime.exits import Exit
 
 @click.command("discard", short_help="Give failed or waiting entries up.")
 @asking(DISCARDABLE, default="all of these")
-@click.option("--reason", help="Why, for the audit; needed with --yes.")
-@who_option
-@yes_option
-@source_option
-@json_option
+@act_options
 @click.pass_context
 def command(
     context: click.Context, /, *,

@@ -2,9 +2,9 @@
 
 import click
 
-from ferryman.cli.options import act_of, source_option, who_option, yes_option
+from ferryman.cli.options import act_of, act_options
 from ferryman.cli.outbox_options import open_desk
-from ferryman.cli.output import json_option, print_json
+from ferryman.cli.output import print_json
 from ferryman.relay.rebase import Rebased, rebase
 from ferryman.runtime.exits import Exit
 
@@ -14,11 +14,7 @@ from ferryman.runtime.exits import Exit
 @click.option("--force", is_flag=True, help="Do it although this is the server that the numbers are of.")
 @click.option("--wait", "wait_seconds", type=click.FloatRange(0.1, 3600), default=30.0, show_default=True,
               metavar="SECONDS", help="How long to wait for writers and relays to end their transactions.")  # fmt: skip
-@click.option("--reason", help="Why, for the audit; needed with --yes.")
-@who_option
-@yes_option
-@source_option
-@json_option
+@act_options
 @click.pass_context
 def command(
     context: click.Context, /, *, kept_xids: bool, force: bool, wait_seconds: float, reason: str | None,

@@ -1,6 +1,6 @@
 """Where a person stands who does something by hand: one connection in short transactions, and an audit of the acts."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -45,3 +45,12 @@ def audit(connection: Connection, what: str, act: Act, *, said: Mapping[str, Any
     """Writes an act down, in the transaction that does it; `said` is what it was about, as it was asked for."""
     values = {"act": what, "who": act.who, "reason": act.reason, "filter": Jsonb(dict(said)), "entries": entries}
     connection.execute(_AUDIT, values)
+
+
+def change(desk: Desk, what: str, act: Act, how: Callable[[Connection], bool], *, said: Mapping[str, Any]) -> bool:
+    """Does what may have been done before: whether it changed anything, and only then it is written down."""
+    with desk.acting() as connection:
+        changed = how(connection)
+        if changed:
+            audit(connection, what, act, said=said)
+    return changed

@@ -1,6 +1,8 @@
 """Prometheus metrics: every process's own, in one registry; `docs/metrics.md` is generated from here."""
 
-from prometheus_client import CollectorRegistry, Gauge, generate_latest
+from collections.abc import Sequence
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.gc_collector import GCCollector
 from prometheus_client.platform_collector import PlatformCollector
@@ -26,6 +28,28 @@ PROGRESS = Gauge(
     ["service"],
     registry=REGISTRY,
 )
+
+
+class Named:
+    """Makes the metrics of one room: their names begin alike, and they have the same labels where none are given."""
+
+    def __init__(self, prefix: str, labels: Sequence[str], seconds: Sequence[float]) -> None:
+        self._prefix = prefix
+        self._labels = labels
+        self._seconds = seconds
+
+    def counter(self, name: str, text: str, labels: Sequence[str] | None = None) -> Counter:
+        return Counter(self._prefix + name, text, labels or self._labels, registry=REGISTRY)
+
+    def gauge(self, name: str, text: str, labels: Sequence[str] | None = None) -> Gauge:
+        return Gauge(self._prefix + name, text, labels or self._labels, registry=REGISTRY)
+
+    def histogram(
+        self, name: str, text: str, labels: Sequence[str] | None = None, buckets: Sequence[float] = ()
+    ) -> Histogram:
+        """Of seconds, where nothing else is said."""
+        chosen = buckets or self._seconds
+        return Histogram(self._prefix + name, text, labels or self._labels, buckets=chosen, registry=REGISTRY)
 
 
 def exposition() -> bytes:
