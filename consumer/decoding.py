@@ -4,11 +4,12 @@ import json
 from collections.abc import Callable
 from hashlib import blake2b
 from typing import Any
-from uuid import UUID, uuid5
+from uuid import UUID
 
 from ferryman.consumer.model import Poison, Received, Record
 from ferryman.runtime.errors import Transient
 from ferryman.runtime.redaction import redact
+from ferryman.runtime.uuids import derived, parsed
 from ferryman.schemas import active, headers
 
 _OURS = UUID("6f1f1b7e-6b1c-5d0a-9a3e-0e5f8a1c2d47")
@@ -31,18 +32,15 @@ def identity(record: Record) -> UUID:
     known = dict(record.headers)
     given = (known.get(headers.ID) or b"").decode("utf-8", "replace")
     try:
-        return UUID(given)
+        return parsed(given)
     except ValueError:
         source = (known.get(headers.SOURCE) or b"").decode("utf-8", "replace")
-        return uuid5(_OURS, f"{source}\n{given}" if given else f"{record.topic}/{record.partition}/{record.offset}")
+        return derived(_OURS, f"{source}\n{given}" if given else f"{record.topic}/{record.partition}/{record.offset}")
 
 
 def type_of(record: Record) -> str:
     """`ce_type`, empty where there is none or it is no text."""
-    for name, value in record.headers:
-        if name == headers.TYPE:
-            return _text(value) or ""
-    return ""
+    return _text(dict(record.headers).get(headers.TYPE)) or ""
 
 
 def poison_of(record: Record, code: str, why: str) -> Poison:
@@ -77,10 +75,8 @@ def _data(record: Record, kind: str, value: bytes) -> Any:
 
 
 def _content_type(record: Record) -> str:
-    for name, value in record.headers:
-        if name == headers.CONTENT_TYPE:
-            return (value or b"").decode("utf-8", "replace").partition(";")[0].strip().lower()
-    return ""
+    said = dict(record.headers).get(headers.CONTENT_TYPE) or b""
+    return said.decode("utf-8", "replace").partition(";")[0].strip().lower()
 
 
 def _text(raw: bytes | None) -> str | None:

@@ -52,10 +52,8 @@ class Received:
 
     @property
     def traceparent(self) -> str | None:
-        for name, value in self.record.headers:
-            if name == "traceparent":
-                return (value or b"").decode("utf-8", "replace")
-        return None
+        value = dict(self.record.headers).get("traceparent")
+        return None if value is None else value.decode("utf-8", "replace")
 
     def __str__(self) -> str:
         return f"{self.type} {self.id} ({self.record})"

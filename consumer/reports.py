@@ -2,12 +2,14 @@
 
 import base64
 import json
+from binascii import b2a_base64
 from collections.abc import Sequence
 from dataclasses import replace
-from uuid import UUID, uuid5
+from uuid import UUID
 
 from ferryman.consumer.model import Received
 from ferryman.message import Message, Stored, stored
+from ferryman.runtime.uuids import derived
 from ferryman.schemas import active
 
 _TRACE = "traceparent"
@@ -26,7 +28,7 @@ def prepared(consumer: str, message: Received, reports: Sequence[Message]) -> li
         if report.topic is None and not _catalogued(report):
             report = replace(report, topic=f"{consumer}.results")  # noqa: PLW2901
         entry = stored(report)
-        made.append(entry if entry.id else entry._replace(id=uuid5(message.id, f"{consumer}/{number}")))
+        made.append(entry if entry.id else entry.with_id(derived(message.id, f"{consumer}/{number}")))
     return made
 
 
@@ -42,11 +44,10 @@ def kept(reports: Sequence[Stored]) -> str | None:
         return None
     return _as_json(
         [
-            [each.topic, each.key, each.type, base64.b64encode(each.payload).decode(), each.headers, str(each.id),
-             each.content_type]
-            for each in reports
+            [topic, key, kind, b2a_base64(payload, newline=False).decode(), headers, str(identity), content_type]
+            for topic, key, kind, payload, headers, identity, _, content_type in reports
         ]
-    )  # fmt: skip
+    )
 
 
 def again(kept_results: str | None) -> list[Stored]:

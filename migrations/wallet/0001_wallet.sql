@@ -7,52 +7,39 @@ CREATE TABLE wallet.wallets (
     balance   bigint NOT NULL CHECK (balance >= 0),
     opened_at timestamptz NOT NULL DEFAULT clock_timestamp()
 ) WITH (fillfactor = 70);
-COMMENT ON TABLE wallet.wallets IS 'what each wallet holds: always the sum of its entries';
+COMMENT ON TABLE wallet.wallets IS 'what each wallet holds: always the sum of the ledger';
 
 -- What was decided, once for each (request_id, step, kind), and never pruned: whoever asks again is answered from here.
--- A deduction that was CANCELLED before it came stands here too, so that it finds its answer when it comes.
-CREATE TABLE wallet.operations (
+-- A row is both sides of a double entry: what the wallet gains, the counter account of its currency loses.
+-- What was refused stands here too, and so does a deduction that was CANCELLED before it came: it finds its answer.
+CREATE TABLE wallet.ledger (
     request_id uuid NOT NULL,
+    decided_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    wallet_id  uuid NOT NULL,
+    amount     bigint NOT NULL CHECK (CASE kind WHEN 'DEDUCT' THEN amount <= 0 ELSE amount >= 0 END),
+    balance    bigint CHECK (balance >= 0),
     step       text NOT NULL CHECK (length(step) <= 200),
     kind       text NOT NULL CHECK (kind IN ('OPEN', 'DEDUCT', 'REFUND', 'CANCEL')),
-    wallet_id  uuid NOT NULL,
-    status     text NOT NULL GENERATED ALWAYS AS (CASE WHEN reason IS NULL THEN 'SUCCEEDED' ELSE 'FAILED' END) STORED,
+    currency   text,
     reason     text CHECK (reason IN ('INSUFFICIENT_FUNDS', 'NO_WALLET', 'WRONG_CURRENCY', 'CANCELLED',
                                       'INVALID_AMOUNT')),
-    amount     bigint CHECK (amount >= 0),
-    currency   text,
-    balance    bigint CHECK (balance >= 0),
-    decided_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     PRIMARY KEY (request_id, step, kind),
-    CHECK (num_nulls(amount, currency, balance) = CASE WHEN reason IS NULL THEN 0 ELSE 3 END)
+    CHECK (CASE WHEN reason IS NULL THEN num_nulls(currency, balance) = 0
+           ELSE amount = 0 AND num_nonnulls(currency, balance) = 0 END)
 );
-COMMENT ON COLUMN wallet.operations.amount IS 'what was moved; 0 where there was nothing to give back';
-COMMENT ON COLUMN wallet.operations.balance IS 'of the wallet right after it';
+COMMENT ON COLUMN wallet.ledger.amount IS 'what the wallet gained: negative for a deduction, 0 where nothing was moved';
+COMMENT ON COLUMN wallet.ledger.balance IS 'of the wallet right after it';
+COMMENT ON COLUMN wallet.ledger.reason IS 'why it was refused';
+CREATE INDEX ledger_of_wallet ON wallet.ledger (wallet_id, decided_at) INCLUDE (amount);
 
--- Double entry: what a wallet gains is taken from a counter account of its currency, and the other way round.
-CREATE TABLE wallet.entries (
-    request_id uuid NOT NULL,
-    step       text NOT NULL,
-    kind       text NOT NULL,
-    account    text NOT NULL CHECK (account IN ('wallet', 'payments', 'opening')),
-    wallet_id  uuid NOT NULL,
-    currency   text NOT NULL,
-    amount     bigint NOT NULL CHECK (amount <> 0),
-    PRIMARY KEY (request_id, step, kind, account)
-);
-COMMENT ON COLUMN wallet.entries.account IS 'that of the wallet itself, or a counter account of the currency';
-CREATE INDEX entries_of_wallet ON wallet.entries (wallet_id) INCLUDE (amount) WHERE account = 'wallet';
-
--- Whoever books, books both sides: by statement, so that a batch costs one look.
-CREATE FUNCTION wallet.refuse_unbalanced() RETURNS trigger LANGUAGE plpgsql AS $$
-BEGIN
-    IF EXISTS (SELECT FROM booked b GROUP BY b.request_id, b.step, b.kind, b.currency HAVING sum(b.amount) <> 0) THEN
-        RAISE integrity_constraint_violation USING MESSAGE = 'the entries of an operation must sum to zero';
-    END IF;
-    RETURN NULL;
-END $$;
-CREATE TRIGGER balanced AFTER INSERT ON wallet.entries REFERENCING NEW TABLE AS booked
-    FOR EACH STATEMENT EXECUTE FUNCTION wallet.refuse_unbalanced();
+CREATE VIEW wallet.entries AS
+SELECT l.request_id, l.step, l.kind, e.account, l.wallet_id, l.currency, e.amount, l.decided_at
+FROM wallet.ledger l
+CROSS JOIN LATERAL (
+    VALUES ('wallet', l.amount), (CASE l.kind WHEN 'OPEN' THEN 'opening' ELSE 'payments' END, -l.amount)
+) e (account, amount)
+WHERE l.amount <> 0;
+COMMENT ON VIEW wallet.entries IS 'both sides of what was moved: the wallet, and the counter account of its currency';
 
 -- What was written stays as it is, for every role: a mistake is mended by another operation.
 CREATE FUNCTION wallet.refuse_change() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -60,9 +47,7 @@ BEGIN
     RAISE integrity_constraint_violation USING MESSAGE = format('%s of wallet.%s is refused: book another operation',
         TG_OP, TG_TABLE_NAME);
 END $$;
-CREATE TRIGGER append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON wallet.operations
-    FOR EACH STATEMENT EXECUTE FUNCTION wallet.refuse_change();
-CREATE TRIGGER append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON wallet.entries
+CREATE TRIGGER append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON wallet.ledger
     FOR EACH STATEMENT EXECUTE FUNCTION wallet.refuse_change();
 CREATE TRIGGER stays BEFORE UPDATE OF id, currency OR DELETE OR TRUNCATE ON wallet.wallets
     FOR EACH STATEMENT EXECUTE FUNCTION wallet.refuse_change();
@@ -72,11 +57,8 @@ CREATE FUNCTION wallet.open(id uuid, currency text, balance bigint DEFAULT 0) RE
 #variable_conflict use_variable
 BEGIN
     INSERT INTO wallet.wallets (id, currency, balance) VALUES (id, currency, balance);
-    INSERT INTO wallet.operations (request_id, step, kind, wallet_id, amount, currency, balance)
+    INSERT INTO wallet.ledger (request_id, step, kind, wallet_id, amount, currency, balance)
     VALUES (id, 'open', 'OPEN', id, balance, currency, balance);
-    INSERT INTO wallet.entries (request_id, step, kind, account, wallet_id, currency, amount)
-    SELECT id, 'open', 'OPEN', e.account, id, currency, e.amount
-    FROM (VALUES ('wallet', balance), ('opening', -balance)) e (account, amount) WHERE balance > 0;
     RETURN id;
 END $$;
 COMMENT ON FUNCTION wallet.open IS 'opens a wallet and books its first balance';
@@ -86,16 +68,13 @@ REVOKE EXECUTE ON FUNCTION wallet.open FROM PUBLIC;
 CREATE VIEW wallet.unbalanced AS
 SELECT w.id, w.currency, w.balance, coalesce(e.booked, 0)::bigint AS booked
 FROM wallet.wallets w
-LEFT JOIN (
-    SELECT wallet_id, sum(amount) AS booked FROM wallet.entries WHERE account = 'wallet' GROUP BY wallet_id
-) e ON e.wallet_id = w.id
+LEFT JOIN (SELECT wallet_id, sum(amount) AS booked FROM wallet.ledger GROUP BY wallet_id) e ON e.wallet_id = w.id
 WHERE w.balance <> coalesce(e.booked, 0);
-COMMENT ON VIEW wallet.unbalanced IS 'wallets that do not hold what their entries say';
+COMMENT ON VIEW wallet.unbalanced IS 'wallets that do not hold what the ledger says';
 
 -- Least privilege: the consumer decides, books, and moves balances; it opens no wallet and takes nothing back.
 GRANT USAGE ON SCHEMA wallet TO ferryman_consumer, ferryman_monitor;
 GRANT SELECT, UPDATE (balance) ON wallet.wallets TO ferryman_consumer;
-GRANT SELECT, INSERT ON wallet.operations TO ferryman_consumer;
-GRANT INSERT ON wallet.entries TO ferryman_consumer;
-GRANT SELECT ON wallet.wallets, wallet.operations, wallet.entries, wallet.unbalanced TO ferryman_monitor;
+GRANT SELECT, INSERT ON wallet.ledger TO ferryman_consumer;
+GRANT SELECT ON wallet.wallets, wallet.ledger, wallet.entries, wallet.unbalanced TO ferryman_monitor;
 GRANT SELECT ON ferryman.version_wallet TO ferryman_writer, ferryman_relay, ferryman_consumer, ferryman_monitor;

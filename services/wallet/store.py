@@ -21,37 +21,32 @@ ORDER BY w.id FOR UPDATE
 # A statement of its own, to see what whoever held the locks has decided.
 _DECIDED = """\
 -- wallet.decided
-SELECT clock.now, o.request_id, o.step, o.kind, o.wallet_id, o.reason, o.amount, o.currency, o.balance, o.decided_at
+SELECT clock.now, l.request_id, l.step, l.kind, l.wallet_id, l.reason,
+       CASE WHEN l.reason IS NULL THEN abs(l.amount) END, l.currency, l.balance, l.decided_at
 FROM (SELECT clock_timestamp() AS now) clock
-LEFT JOIN wallet.operations o ON o.request_id = ANY (%(requests)b::uuid[])
+LEFT JOIN wallet.ledger l ON l.request_id = ANY (%(requests)b::uuid[])
 """
 
 # Where fewer are written than were given, somebody has decided one meanwhile whose wallet is not there to be locked.
 _BOOK = """\
 -- wallet.book
-WITH decided AS (
-    INSERT INTO wallet.operations
-        (request_id, step, kind, wallet_id, reason, amount, currency, balance, decided_at)
-    SELECT n.request_id, n.step, n.kind, n.wallet_id, n.reason, n.amount, n.currency, n.balance, %(now)b
+WITH booked AS (
+    INSERT INTO wallet.ledger (request_id, step, kind, wallet_id, reason, amount, currency, balance, decided_at)
+    SELECT n.request_id, n.step, n.kind, n.wallet_id, n.reason,
+           CASE n.kind WHEN 'DEDUCT' THEN -coalesce(n.amount, 0) ELSE coalesce(n.amount, 0) END,
+           n.currency, n.balance, %(now)b
     FROM unnest(%(requests)b::uuid[], %(steps)b::text[], %(kinds)b::text[], %(wallets)b::uuid[], %(reasons)b::text[],
                 %(amounts)b::bigint[], %(currencies)b::text[], %(balances)b::bigint[])
          n (request_id, step, kind, wallet_id, reason, amount, currency, balance)
     ORDER BY n.request_id, n.step, n.kind
-    ON CONFLICT ON CONSTRAINT operations_pkey DO NOTHING
-    RETURNING request_id, step, kind, wallet_id, amount, currency
-), booked AS (
-    INSERT INTO wallet.entries (request_id, step, kind, account, wallet_id, currency, amount)
-    SELECT d.request_id, d.step, d.kind, e.account, d.wallet_id, d.currency, e.amount
-    FROM decided d
-    CROSS JOIN LATERAL (SELECT CASE d.kind WHEN 'DEDUCT' THEN -d.amount ELSE d.amount END AS gain) g
-    CROSS JOIN LATERAL (VALUES ('wallet', g.gain), ('payments', -g.gain)) e (account, amount)
-    WHERE d.amount > 0
+    ON CONFLICT ON CONSTRAINT ledger_pkey DO NOTHING
+    RETURNING 1
 ), changed AS (
     UPDATE wallet.wallets w SET balance = c.balance
     FROM unnest(%(changed)b::uuid[], %(held)b::bigint[]) c (id, balance)
     WHERE w.id = c.id
 )
-SELECT count(*) FROM decided
+SELECT count(*) FROM booked
 """
 
 
@@ -70,7 +65,7 @@ def locked(db: Connection, commands: Sequence[Command]) -> Books:
 
 
 def book(db: Connection, books: Books) -> None:
-    """Writes what is new: the operations, the entries of those that moved money, and what the wallets hold."""
+    """Writes what is new into the ledger, and what the wallets then hold."""
     if not books.new:
         return
     requests, steps, kinds, wallets, reasons, amounts, currencies, balances, _ = map(list, zip(*books.new, strict=True))

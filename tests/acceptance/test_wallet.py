@@ -70,7 +70,8 @@ class Payments:
 
     def decided(self, requests: set[UUID]) -> dict[str, int]:
         rows = self.books.db.execute(
-            "SELECT kind || ' ' || status, count(*) FROM wallet.operations WHERE request_id = ANY (%s) GROUP BY 1",
+            "SELECT kind || CASE WHEN reason IS NULL THEN ' SUCCEEDED' ELSE ' FAILED' END, count(*) FROM wallet.ledger "
+            "WHERE request_id = ANY (%s) GROUP BY 1",
             (list(requests),),
         )
         return dict(rows.fetchall())

@@ -287,7 +287,8 @@ def test_any_commands_in_any_order_and_batches_have_the_outcomes_of_the_plain_ru
         batch = []
     assert {each: books.balance(each) for each in of[:3]} == model.held
     rows = books.db.execute(
-        "SELECT request_id, step, kind, coalesce(reason, 'SUCCEEDED'), amount, balance FROM wallet.operations "
+        "SELECT request_id, step, kind, coalesce(reason, 'SUCCEEDED'), CASE WHEN reason IS NULL THEN abs(amount) END, "
+        "balance FROM wallet.ledger "
         "WHERE request_id = ANY (%s)", (requests,),
     ).fetchall()  # fmt: skip
     assert {row[:3]: (row[2], *row[3:]) for row in rows} == model.outcomes
@@ -341,7 +342,7 @@ def test_two_owners_of_the_same_batch_have_its_effect_once(
         assert all(isinstance(each, int) for each in results), results
     if there:
         assert set(books.balances().values()) == {10_000 - 50}
-    assert books.one("SELECT count(*) FROM wallet.operations WHERE kind = 'DEDUCT'") == 1000
+    assert books.one("SELECT count(*) FROM wallet.ledger WHERE kind = 'DEDUCT'") == 1000
     assert books.one("SELECT count(DISTINCT id) FROM ferryman.outbox") == 1000
     books.balance_out()
 
@@ -386,13 +387,11 @@ def test_the_consumers_role_decides_and_books_and_can_change_nothing_that_was_wr
     books.db.execute("SET ROLE ferryman_consumer")
     transact(books.db, [asked("DEDUCT", of, uuid4())])
     for forbidden in (
-        "UPDATE wallet.entries SET amount = 1",
-        "DELETE FROM wallet.entries",
-        "UPDATE wallet.operations SET reason = NULL",
-        "DELETE FROM wallet.operations",
+        "UPDATE wallet.ledger SET amount = 1",
+        "DELETE FROM wallet.ledger",
         "UPDATE wallet.wallets SET currency = 'USD'",
         "DELETE FROM wallet.wallets",
-        "TRUNCATE wallet.entries",
+        "TRUNCATE wallet.ledger",
         f"SELECT wallet.open('{uuid4()}', 'EUR', 1)",
     ):
         with pytest.raises(psycopg.errors.InsufficientPrivilege):
@@ -401,17 +400,24 @@ def test_the_consumers_role_decides_and_books_and_can_change_nothing_that_was_wr
     assert books.balance(of) == 800
 
 
+_BOOK = (
+    "INSERT INTO wallet.ledger (request_id, step, kind, wallet_id, amount, balance, currency, reason) "
+    "VALUES (gen_random_uuid(), 's',"
+)
+
+
 @pytest.mark.parametrize(
     "forbidden",
     [
-        "UPDATE wallet.entries SET amount = 1",
-        "DELETE FROM wallet.entries",
-        "TRUNCATE wallet.entries",
-        "UPDATE wallet.operations SET reason = NULL",
-        "DELETE FROM wallet.operations",
+        "UPDATE wallet.ledger SET amount = 1",
+        "DELETE FROM wallet.ledger",
+        "TRUNCATE wallet.ledger",
         "UPDATE wallet.wallets SET currency = 'USD'",
         "DELETE FROM wallet.wallets",
-        "INSERT INTO wallet.entries VALUES (gen_random_uuid(), 's', 'DEDUCT', 'wallet', gen_random_uuid(), 'EUR', 5)",
+        f"{_BOOK} 'DEDUCT', gen_random_uuid(), 5, 5, 'EUR', NULL)",
+        f"{_BOOK} 'REFUND', gen_random_uuid(), -5, 5, 'EUR', NULL)",
+        f"{_BOOK} 'DEDUCT', gen_random_uuid(), -5, NULL, NULL, 'NO_WALLET')",
+        f"{_BOOK} 'DEDUCT', gen_random_uuid(), -5, -5, 'EUR', NULL)",
         "UPDATE wallet.wallets SET balance = -1",
     ],
 )
