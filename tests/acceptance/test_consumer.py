@@ -2,6 +2,7 @@
 
 import signal
 from typing import Any
+from uuid import uuid4
 
 import psycopg
 import pytest
@@ -47,6 +48,19 @@ def test_a_message_that_comes_again_has_no_effect_and_is_answered_with_the_same_
     assert len(reported) == 5
     assert len(set(reported)) == 2
     assert shop.one("SELECT count(*) FROM effect WHERE payment = %s", str(last)) == 1
+
+
+def test_a_trace_goes_on_from_a_message_to_its_reports(shop: Shop) -> None:
+    trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+    traced = uuid4()
+    body = b'{"wallet": "w1", "amount": 1}'
+    shop.raw(body, id=traced, key=b"w1", headers={"traceparent": trace.encode()})
+    shop.raw(body, key=b"w1")
+    shop.flush()
+    wallet = shop.start()
+    wallet.until(lambda: shop.settled(2), "verdicts")
+    headers = shop.db.execute("SELECT headers FROM ferryman.outbox WHERE topic = 'results'").fetchall()
+    assert sorted(each.get("traceparent", "") for (each,) in headers) == ["", trace]
 
 
 def test_what_may_not_be_is_refused_with_its_reason(shop: Shop) -> None:

@@ -148,6 +148,40 @@ def test_payments_are_taken_once_given_back_once_and_answered_on_the_topic_of_re
     assert {each["attempt"] for each in results if each["request_id"] in taken} == {1, 2}
 
 
+def test_commands_that_no_schema_reads_are_rejected_and_their_neighbours_take_effect(payments: Payments) -> None:
+    """N10: they lie in the middle of a batch, and are kept as they came."""
+    of = payments.books.open(1000)
+    before, after = uuid4(), uuid4()
+    codec = payments.codecs.of(TYPES["DEDUCT"])
+    asked = payments.ask("DEDUCT", of, uuid4()).data
+    assert codec is not None
+    assert not isinstance(asked, bytes)
+    good = codec.encode(asked)
+    unreadable = {
+        "another magic byte": b"\x01" + good[1:],
+        "a schema that nobody knows": good[:1] + (99_999_999).to_bytes(4) + good[5:],
+        "an end that is cut off": good[:-3],
+        "something behind its end": good + b"\0",
+        "nothing at all": b"",
+    }
+    poison = {uuid4(): value for value in unreadable.values()}
+    payments.send(
+        payments.ask("DEDUCT", of, before),
+        *[Message(TYPES["DEDUCT"], value, key=of, topic=COMMANDS, id=each) for each, value in poison.items()],
+        payments.ask("DEDUCT", of, after),
+    )
+    wallet = payments.start()
+    wallet.until(lambda: payments.decided({before, after}) == {"DEDUCT SUCCEEDED": 2}, "the neighbours")
+    rejected = payments.books.db.execute("SELECT id, value, code FROM ferryman.inbox_rejected").fetchall()
+    assert {(each, bytes(value)) for each, value, _ in rejected} == set(poison.items())
+    assert {code for _, _, code in rejected} == {"UNREADABLE"}
+    letters = "SELECT count(*) FROM ferryman.outbox WHERE topic = %s"
+    assert payments.books.one(letters, f"{COMMANDS}.dlt") == len(poison)
+    assert payments.books.balance(of) == 1000 - 2 * 100
+    wallet.send(signal.SIGTERM)
+    assert wallet.wait() == 0, wallet.transcript()
+
+
 @pytest.mark.slow
 def test_a_wallet_that_is_killed_and_begun_again_takes_nothing_twice(payments: Payments) -> None:
     """N5. Slow, because the group waits for each that was killed until its session is over."""

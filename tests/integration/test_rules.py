@@ -42,6 +42,19 @@ def test_the_seconds_of_each_tier_are_printed(tmp_path: Path) -> None:
     assert "seconds per tier" in run(tmp_path, "def test_it(): pass\n")
 
 
+def test_serial_tests_run_in_one_worker(tmp_path: Path) -> None:
+    source = (
+        "import os, pathlib, pytest\n"
+        "@pytest.mark.serial\n"
+        "@pytest.mark.parametrize('n', range(8))\n"
+        "def test_it(n):\n"
+        "    pathlib.Path(__file__).with_name(os.environ['PYTEST_XDIST_WORKER']).touch()\n"
+    )
+    configured = ("-o", "markers=serial", "-n", "2", "--dist", "loadgroup")
+    assert "8 passed" in run(tmp_path, source, *configured)
+    assert len(list(tmp_path.glob("gw*"))) == 1
+
+
 @pytest.mark.slow
 def test_workers_share_one_server_and_have_databases_of_their_own(tmp_path: Path) -> None:
     """Two workers, four tests: one server port, four databases, and the summary says which server it was.

@@ -1,6 +1,6 @@
 """UUIDs are the library's own, however they are made."""
 
-import pickle
+import copy
 from uuid import UUID, uuid5
 
 import pytest
@@ -14,7 +14,7 @@ _CHARACTERS = st.text("0123456789abcdefABCDEF-_+ x{}٣", max_size=40)
 
 @given(st.uuids())
 def test_what_is_written_is_read_back(identity: UUID) -> None:
-    """Equal, hashed and pickled alike, in small and capital letters."""
+    """Equal, hashed and copied alike, in small and capital letters."""
     for text in (str(identity), str(identity).upper()):
         made = parsed(text)
         assert (made, hash(made), str(made), made.is_safe) == (
@@ -23,7 +23,7 @@ def test_what_is_written_is_read_back(identity: UUID) -> None:
             str(identity),
             identity.is_safe,
         )
-        assert pickle.loads(pickle.dumps(made)) == identity
+        assert copy.deepcopy(made) == identity
 
 
 @given(_CHARACTERS | st.from_regex(r"[0-9a-f_+ ]{8}-[0-9a-f٣]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", fullmatch=True))
@@ -32,7 +32,7 @@ def test_whatever_the_library_refuses_is_refused(text: str) -> None:
     try:
         expected = UUID(text)
     except ValueError:
-        with pytest.raises(ValueError, match="."):
+        with pytest.raises(ValueError, match=r"badly formed|invalid literal|UUID"):
             parsed(text)
     else:
         assert parsed(text) == expected
