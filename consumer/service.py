@@ -45,6 +45,7 @@ class ConsumerService:
     _to_own: set[Partition] = field(default_factory=set)
     _look_at: float = 0.0
     _keep_at: float = 0.0
+    _forget_at: float = 0.0
 
     @property
     def name(self) -> str:
@@ -184,8 +185,10 @@ class ConsumerService:
             self._keep_at = now + _KEEP_SECONDS
             if worker.feed.problem is None:  # asking a cluster that is away would hold everything up
                 window.check(self.settings, self.consumer)
-            keeping.forget(connection, self.name, self.settings.consumer.receipts_retention_seconds)
             metrics.REJECTED.labels(self.name).set(keeping.rejected(connection, self.name))
+        if now >= self._forget_at:
+            forgotten = keeping.forget(connection, self.name, self.settings.consumer.receipts_retention_seconds)
+            self._forget_at = now + (_KEEP_SECONDS if forgotten < keeping.MOST else _LOOK_SECONDS)
         if now >= self._look_at:
             self._look_at = now + _LOOK_SECONDS
             worker.feed.probe()

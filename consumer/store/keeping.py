@@ -23,7 +23,7 @@ WHERE i.consumer = %(consumer)s AND i.id = ANY (ARRAY(
     ORDER BY o.received_at LIMIT %(most)s
 ))
 """
-_MOST = 10_000
+MOST = 10_000
 
 
 def paused(connection: Connection, consumer: str) -> bool:
@@ -38,7 +38,7 @@ def rejected(connection: Connection, consumer: str) -> int:
 
 
 def forget(connection: Connection, consumer: str, seconds: float) -> int:
-    """How many receipts were old enough; 0 seconds keeps them for ever."""
+    """How many receipts were old enough, `MOST` where more may be; 0 seconds keeps them for ever."""
     if not seconds:
         return 0
-    return connection.execute(_FORGET, {"consumer": consumer, "seconds": seconds, "most": _MOST}).rowcount
+    return connection.execute(_FORGET, {"consumer": consumer, "seconds": seconds, "most": MOST}).rowcount

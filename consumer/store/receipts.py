@@ -28,7 +28,7 @@ FROM (
            set_config('statement_timeout', %(statement)s, true), set_config('lock_timeout', %(lock)s, true),
            set_config('idle_in_transaction_session_timeout', %(idle)s, true)
 ) t
-LEFT JOIN ferryman.inbox i ON i.consumer = %(consumer)s AND i.id = ANY (%(ids)b::uuid[])
+LEFT JOIN ferryman.inbox_known(%(consumer)s, %(ids)b::uuid[]) i ON true
 """
 
 # In binary: to escape the arrays as text would take longer than to store them. Sorted, so that two owners of one

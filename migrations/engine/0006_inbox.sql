@@ -25,6 +25,21 @@ COMMENT ON COLUMN ferryman.inbox.results IS 'what was reported, to be reported a
 CREATE INDEX inbox_by_age ON ferryman.inbox (consumer, received_at);
 CREATE INDEX inbox_unusual ON ferryman.inbox (consumer, status, received_at) WHERE status <> 'HANDLED';
 
+-- What is known of these messages. Planned anew each time: a plan that was made while the table was small would be kept,
+-- and read all of it when it is large. For the same reason each is looked up by itself (OFFSET 0): before the table was
+-- analyzed, a consumer is thought to have few.
+CREATE FUNCTION ferryman.inbox_known(consumer text, ids uuid[])
+    RETURNS TABLE (id uuid, status text, hash bytea, results text) LANGUAGE plpgsql STABLE
+    SET plan_cache_mode = force_custom_plan AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN QUERY SELECT k.id, k.status, k.hash, k.results
+    FROM unnest(ids) n (id) CROSS JOIN LATERAL (
+        SELECT i.id, i.status, i.hash, i.results FROM ferryman.inbox i
+        WHERE i.consumer = inbox_known.consumer AND i.id = n.id OFFSET 0
+    ) k;
+END $$;
+
 -- A batch that is being handled has its number here twice, and deletes it with its verdicts: a COMMIT before that is
 -- refused, so that no handler can keep half of a batch. (A constraint and no trigger: it asks nothing of the server.)
 CREATE TABLE ferryman.inbox_open (
