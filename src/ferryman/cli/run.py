@@ -16,6 +16,8 @@ def command(context: click.Context, names: tuple[str, ...]) -> int:
     \b
     NAME is one of
       relay          publishes outboxes to Kafka: of `database_url`, or of each of [relay.sources]
+      payments       has payments done: applies results, undoes what is not answered in time; its tables:
+                     `ferryman migrate --for payments`
       wallet         takes and gives back money as payments ask it to; its tables: `ferryman migrate --for wallet`
       module:object  your own: an object with a name and run(life), or a function that takes the settings
                      and returns one

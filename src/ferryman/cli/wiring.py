@@ -16,6 +16,7 @@ from ferryman.runtime import logs
 from ferryman.runtime.errors import Misconfigured
 from ferryman.runtime.service import Service
 from ferryman.runtime.settings import Settings
+from ferryman.saga.engine import Sagas
 from ferryman.schemas import active
 
 if TYPE_CHECKING:
@@ -78,23 +79,38 @@ def services(names: Sequence[str], found: Settings) -> list[Service]:
     """What `ferryman run NAME...` names: by the catalogue that is set; ours, where none is, by our own."""
     if found.schemas.path or not _BY_CATALOGUE.isdisjoint(names):
         active.use_schemas(found.schemas.path, registry_url=found.registry_url, **_registry_options(found))
-    return [_service(name, found) for name in names]
+    return [service for name in names for service in _services(name, found)]
 
 
 # Ours, by their names; anyone else's is module:object.
-_SERVICES = {"relay": "ferryman.relay.service:Relay", "wallet": "ferryman.services.wallet.consumer:wallet"}
-_BY_CATALOGUE = frozenset({"wallet"})
+_SERVICES = {
+    "relay": "ferryman.relay.service:Relay",
+    "wallet": "ferryman.services.wallet.consumer:wallet",
+    "payments": "ferryman.services.payments.service:payments",
+}
+_BY_CATALOGUE = frozenset({"wallet", "payments"})
 
 
-def _service(name: str, found: Settings) -> Service:
+def _services(name: str, found: Settings) -> list[Service]:
+    """A service, or several that one name stands for."""
     target = _load(_SERVICES.get(name, name))
+    owners = (ENGINE, name) if name in _BY_CATALOGUE else (ENGINE,)
+    if not isinstance(target, Consumer | Sagas) and (
+        isinstance(target, type) or (not hasattr(target, "run") and callable(target))
+    ):
+        target = target(found)
+    return [_service(name, each, found, owners) for each in (target if isinstance(target, list | tuple) else [target])]
+
+
+def _service(name: str, target: Any, found: Settings, owners: Sequence[str]) -> Service:
     if isinstance(target, Consumer):
         from ferryman.consumer.service import ConsumerService
 
-        owners = (ENGINE, name) if name in _SERVICES else (ENGINE,)
         return ConsumerService(target, found, owners=owners)
-    if isinstance(target, type) or (not hasattr(target, "run") and callable(target)):
-        target = target(found)
+    if isinstance(target, Sagas):
+        from ferryman.saga.service import DueLoop
+
+        return DueLoop(target, found, owners=owners)
     if not (callable(getattr(target, "run", None)) and isinstance(getattr(target, "name", None), str)):
         raise Misconfigured(
             f"{name} is not a service: it has no name and run(life)",

@@ -194,6 +194,27 @@ class Consumer(Section):
     )
 
 
+class Payments(Section):
+    """How `ferryman run payments` has payments done."""
+
+    answer_seconds: Seconds = setting(
+        300.0, "How long a participant may take to answer; then what it was asked for is cancelled.", unit="seconds",
+        danger="too low, and payments fail that would have been done",
+    )  # fmt: skip
+    again_seconds: Seconds = setting(
+        10.0, "After how long a cancellation or a refund is asked for again; it doubles each time.", unit="seconds"
+    )
+    longest_seconds: Seconds = setting(3600.0, "The longest time between two of them.", unit="seconds")
+    most_attempts: int = setting(
+        12, "How often it is asked for; then the payment waits for a person: `ferryman reconcile payments`.",
+        ge=1, le=1000,
+    )  # fmt: skip
+    events: bool = setting(
+        True, "Whether everyone is told on `payments.events`: two more entries for each payment.",
+        danger="without, that topic stays silent",
+    )  # fmt: skip
+
+
 class Schemas(Section):
     """The catalogue of topics and types that messages are checked against."""
 
@@ -260,6 +281,7 @@ class Settings(Section):
     kafka: Kafka = setting(Kafka, "How each process connects to Kafka.")
     relay: Relay = setting(Relay, "How `ferryman run relay` publishes outboxes to Kafka.")
     consumer: Consumer = setting(Consumer, "How consumers take messages from Kafka and handle them, each once.")
+    payments: Payments = setting(Payments, "How `ferryman run payments` has payments done.")
     schemas: Schemas = setting(Schemas, "The catalogue of topics and types.")
     registry: Registry = setting(Registry, "How the schema registry is asked.")
     log: Log = setting(Log, "What a process says about itself.")

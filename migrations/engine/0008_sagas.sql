@@ -1,0 +1,38 @@
+-- What the guards of a machine's table call: only for what is refused, so it may take its time to say why.
+CREATE FUNCTION ferryman.saga_refuse() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+    was text := CASE WHEN TG_OP IN ('UPDATE', 'DELETE') THEN to_jsonb(OLD) ->> 'state' END;
+    goes text := CASE WHEN TG_OP IN ('UPDATE', 'INSERT') THEN to_jsonb(NEW) ->> 'state' END;
+BEGIN
+    RAISE integrity_constraint_violation USING
+        MESSAGE = format('the machine %s refuses this %s: %s', TG_ARGV[0], TG_OP, CASE
+            WHEN TG_OP = 'INSERT' THEN 'a row does not begin as ' || goes
+            WHEN TG_OP IN ('DELETE', 'TRUNCATE') THEN 'rows leave by archive(), once they are over'
+            WHEN TG_NAME LIKE '%\_ended' THEN 'what is ' || was || ' is over'
+            WHEN was <> goes THEN was || ' does not lead to ' || goes
+            ELSE 'the key of a row stays'
+        END),
+        TABLE = TG_TABLE_NAME, SCHEMA = TG_TABLE_SCHEMA;
+END $$;
+
+-- Results that were applied to nothing: LATE where the saga was elsewhere by then, UNKNOWN where there is none, FORGED
+-- where it never asked for such a thing.
+CREATE TABLE ferryman.saga_stray (
+    machine    text NOT NULL,
+    message_id uuid NOT NULL,
+    saga_id    uuid NOT NULL,
+    why        text NOT NULL CHECK (why IN ('LATE', 'UNKNOWN', 'FORGED')),
+    type       text NOT NULL,
+    data       jsonb NOT NULL,
+    came_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
+    PRIMARY KEY (machine, message_id)
+);
+CREATE INDEX saga_stray_of ON ferryman.saga_stray (saga_id);
+CREATE INDEX saga_stray_by_age ON ferryman.saga_stray (machine, came_at);
+
+ALTER TABLE ferryman.outbox_audit DROP CONSTRAINT outbox_audit_act_check;
+ALTER TABLE ferryman.outbox_audit ADD CONSTRAINT outbox_audit_act_check
+    CHECK (act IN ('replay', 'discard', 'pause', 'resume', 'rebase', 'requeue', 'archive', 'reconcile'));
+
+GRANT SELECT, INSERT, DELETE ON ferryman.saga_stray TO ferryman_consumer;
+GRANT SELECT ON ferryman.saga_stray TO ferryman_monitor;

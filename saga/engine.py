@@ -1,0 +1,136 @@
+"""Sagas of one machine: results and timeouts move them, each once, in one transaction with the messages that follow."""
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any, Generic
+from uuid import UUID
+
+from ferryman.consumer.model import Done, Outcome, Received, Refused
+from ferryman.message import Message
+from ferryman.outbox import append_many
+from ferryman.runtime.errors import Misconfigured, Transient
+from ferryman.saga import metrics
+from ferryman.saga.machine import Machine
+from ferryman.saga.model import Move, RowT, Stray
+from ferryman.saga.store import Connection, Kept, Moved, Store
+
+
+class Sagas(Generic[RowT]):
+    """What a service writes of its saga: the machine, its row, whose a result is, and two pure rules.
+
+    `on_result` and `on_due` are given the saga as it stands, and answer with what becomes of it; they know no database
+    and no clock. A result may come twice, late, or for nothing: whatever is no `Move` is a `Stray`.
+    """
+
+    def __init__(
+        self,
+        machine: Machine,
+        row: type[RowT],
+        *,
+        of: Callable[[Received], UUID],
+        on_result: Callable[[RowT, Received], Move | Stray],
+        on_due: Callable[[RowT], Move],
+    ) -> None:
+        self.machine = machine
+        self.store = Store(machine, columns_of(row))
+        self._row = row
+        self._of = of
+        self._on_result = on_result
+        self._on_due = on_due
+
+    def apply(self, db: Connection, results: Sequence[Received]) -> list[Outcome]:
+        """A batch of results, in their order: the outcome of each. What `handles_batch` wants."""
+        known = self._rows(self.store.lock(db, list({self._of(each) for each in results})))
+        work = _Work(self.machine, known)
+        strays: list[Kept] = []
+        outcomes: list[Outcome] = []
+        for result in results:
+            key = self._of(result)
+            saga = known.get(key)
+            answer = self._on_result(saga, result) if saga is not None else Stray("UNKNOWN")
+            if isinstance(answer, Move):
+                work.move(key, answer)
+                outcomes.append(Done())
+            else:
+                work.messages += answer.messages
+                strays.append(Kept(result.id, key, answer.why, result.type, _plain(result.data)))
+                outcomes.append(Refused(answer.why))
+        self._write(db, work)
+        if strays:
+            self.store.keep_strays(db, strays)
+            metrics.strays(self.machine.name, [each.why for each in strays])
+        return outcomes
+
+    def due(self, db: Connection, most: int = 500) -> int:
+        """Moves those whose time has come, in the caller's transaction; how many."""
+        known = self._rows(self.store.due(db, most))
+        work = _Work(self.machine, known)
+        for key, saga in list(known.items()):
+            work.move(key, self._on_due(saga))
+        self._write(db, work)
+        metrics.TIMEOUTS.labels(self.machine.name).inc(len(known))
+        return len(known)
+
+    def act(self, db: Connection, keys: Sequence[UUID], rule: Callable[[RowT], Move | None]) -> int:
+        """Moves those of these sagas that the rule gives a move, in the caller's transaction; how many."""
+        known = self._rows(self.store.lock(db, list(keys)))
+        work = _Work(self.machine, known)
+        moves = {key: move for key, saga in known.items() if (move := rule(saga))}
+        for key, move in moves.items():
+            work.move(key, move)
+        self._write(db, work)
+        return len(moves)
+
+    def _rows(self, rows: Sequence[tuple[Any, ...]]) -> dict[UUID, RowT]:
+        make: Any = self._row
+        return {row[0]: make(*row) for row in rows}
+
+    def _write(self, db: Connection, work: "_Work[RowT]") -> None:
+        """A round for each step of a saga that made several: each is a transition that its table's guards see."""
+        for moved in work.rounds:
+            if self.store.move(db, moved) != len(moved):
+                raise Transient(f"a saga of {self.machine.name} was moved by another process meanwhile")
+        if work.messages:
+            append_many(db, work.messages)
+        metrics.moved(self.machine.name, [each.state for moved in work.rounds for each in moved])
+
+
+class _Work(Generic[RowT]):
+    """What a batch comes to."""
+
+    def __init__(self, machine: Machine, known: dict[UUID, RowT]) -> None:
+        self.rounds: list[list[Moved]] = []
+        self.messages: list[Message] = []
+        self._machine = machine
+        self._known = known
+        self._steps: dict[UUID, int] = {}
+
+    def move(self, key: UUID, move: Move) -> None:
+        saga: Any = self._known[key]
+        if not self._machine.may(saga.state, move.state):
+            raise ValueError(f"a rule of {self._machine.name} leads from {saga.state} to {move.state}: no such way")
+        step = self._steps.get(key, 0)
+        self._steps[key] = step + 1
+        if step == len(self.rounds):
+            self.rounds.append([])
+        self.rounds[step].append(Moved(key, saga.state, move.state, move.attempt, move.reason, move.due_seconds))
+        self.messages += move.messages
+        self._known[key] = saga._replace(state=move.state, attempt=move.attempt, reason=move.reason)
+
+
+def columns_of(row: type[tuple[Any, ...]]) -> tuple[str, ...]:
+    """Of a NamedTuple: its fields."""
+    found: tuple[str, ...] = getattr(row, "_fields", ())
+    if not {"state", "attempt", "reason"} <= set(found):
+        raise Misconfigured(
+            f"{row.__name__} is no row of a saga", remedy="a NamedTuple with `state`, `attempt` and `reason`"
+        )
+    return found
+
+
+def _plain(data: Any) -> dict[str, Any]:
+    """As JSON has it, for people to read."""
+    if isinstance(data, bytes):
+        return {"bytes": len(data)}
+    said: dict[str, Any] = json.loads(json.dumps(data, default=str))
+    return said

@@ -1,0 +1,140 @@
+"""All SQL of sagas, compiled once for each machine's table."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, TypeAlias
+from uuid import UUID
+
+import psycopg
+from psycopg import sql
+from psycopg.rows import tuple_row
+from psycopg.types.json import Jsonb
+
+from ferryman.saga.machine import Machine
+
+Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
+
+# In the order of their keys, so that two batches with the same sagas wait for one another and do not deadlock.
+_LOCK = """\
+-- saga.lock
+SELECT {columns} FROM {table} WHERE {key} = ANY (%(keys)b::uuid[]) ORDER BY {key} FOR UPDATE
+"""
+
+_DUE = """\
+-- saga.due
+SELECT {columns} FROM {table} WHERE due_at <= clock_timestamp() ORDER BY due_at LIMIT %(most)s FOR UPDATE SKIP LOCKED
+"""
+
+_NEXT_DUE = """\
+-- saga.next_due
+SELECT extract(epoch FROM due_at - clock_timestamp())::float8 FROM {table}
+WHERE due_at < 'infinity' ORDER BY due_at LIMIT 1
+"""
+
+_MOVE = """\
+-- saga.move
+UPDATE {table} s
+SET state = n.state, attempt = n.attempt, reason = n.reason,
+    due_at = CASE WHEN n.state <> ALL (%(terminals)s)
+                  THEN coalesce(clock_timestamp() + make_interval(secs => n.due), 'infinity') END,
+    changed_at = clock_timestamp()
+FROM unnest(%(keys)b::uuid[], %(before)b::text[], %(states)b::text[], %(attempts)b::integer[], %(reasons)b::text[],
+            %(dues)b::float8[]) n (key, before, state, attempt, reason, due)
+WHERE s.{key} = n.key AND s.state = n.before
+"""
+
+_COUNT = """\
+-- saga.count
+SELECT state, count(*) FROM {table} WHERE due_at IS NOT NULL GROUP BY state
+"""
+
+_KEEP_STRAYS = """\
+-- saga.keep_strays
+INSERT INTO ferryman.saga_stray (machine, message_id, saga_id, why, type, data)
+SELECT %(machine)s, n.message_id, n.saga_id, n.why, n.type, n.data
+FROM unnest(%(messages)s::uuid[], %(sagas)s::uuid[], %(whys)s::text[], %(types)s::text[], %(data)s::jsonb[])
+     n (message_id, saga_id, why, type, data)
+ORDER BY n.message_id
+ON CONFLICT (machine, message_id) DO NOTHING
+"""
+
+_FORGET_STRAYS = """\
+-- saga.forget_strays
+DELETE FROM ferryman.saga_stray
+WHERE machine = %(machine)s AND came_at < clock_timestamp() - make_interval(secs => %(seconds)s)
+"""
+
+
+class Moved(NamedTuple):
+    """One saga's step: where it was, and what is to stand in its row."""
+
+    key: UUID
+    before: str
+    state: str
+    attempt: int
+    reason: str | None
+    due: float | None
+
+
+class Kept(NamedTuple):
+    """A result that was applied to nothing."""
+
+    message_id: UUID
+    saga_id: UUID
+    why: str
+    type: str
+    data: dict[str, Any]
+
+
+class Store:
+    """The statements of one machine."""
+
+    def __init__(self, machine: Machine, columns: Sequence[str]) -> None:
+        names = {
+            "table": sql.Identifier(*machine.table.split(".")),
+            "key": sql.Identifier(machine.key),
+            "columns": sql.SQL(", ").join(map(sql.Identifier, columns)),
+        }
+
+        def compiled(text: str) -> str:
+            return sql.SQL(text).format(**names).as_string()
+
+        self._machine, self._terminals = machine.name, list(machine.terminals)
+        self._lock, self._due, self._next_due = compiled(_LOCK), compiled(_DUE), compiled(_NEXT_DUE)
+        self._move, self._count = compiled(_MOVE), compiled(_COUNT)
+
+    def lock(self, db: Connection, keys: Sequence[UUID]) -> list[tuple[Any, ...]]:
+        """Those of these sagas that there are, nobody else's until the transaction ends."""
+        return _rows(db, self._lock, {"keys": list(keys)})
+
+    def due(self, db: Connection, most: int) -> list[tuple[Any, ...]]:
+        """Those that have waited long enough and that nobody else has in hand."""
+        return _rows(db, self._due, {"most": most})
+
+    def next_due_seconds(self, db: Connection) -> float | None:
+        """Until the next has to be looked at, negative where it is late; None where none waits."""
+        rows = _rows(db, self._next_due, {})
+        return float(rows[0][0]) if rows else None
+
+    def move(self, db: Connection, moved: Sequence[Moved]) -> int:
+        """How many were still where they were."""
+        keys, before, states, attempts, reasons, dues = (list(column) for column in zip(*moved, strict=True))
+        given = {"keys": keys, "before": before, "states": states, "attempts": attempts, "reasons": reasons,
+                 "dues": dues, "terminals": self._terminals}  # fmt: skip
+        return db.execute(self._move, given).rowcount
+
+    def count(self, db: Connection) -> dict[str, int]:
+        """How many are on their way, by state."""
+        return dict(_rows(db, self._count, {}))
+
+    def keep_strays(self, db: Connection, kept: Sequence[Kept]) -> None:
+        messages, sagas, whys, types, data = (list(column) for column in zip(*kept, strict=True))
+        given = {"machine": self._machine, "messages": messages, "sagas": sagas, "whys": whys, "types": types,
+                 "data": [Jsonb(each) for each in data]}  # fmt: skip
+        db.execute(_KEEP_STRAYS, given)
+
+    def forget_strays(self, db: Connection, seconds: float) -> int:
+        return db.execute(_FORGET_STRAYS, {"machine": self._machine, "seconds": seconds}).rowcount
+
+
+def _rows(db: Connection, query: str, given: dict[str, Any]) -> list[tuple[Any, ...]]:
+    return db.cursor(row_factory=tuple_row, binary=True).execute(query, given).fetchall()

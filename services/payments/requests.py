@@ -1,0 +1,43 @@
+"""Recording payments: the request and the message that has it done, in the writer's own transaction."""
+
+from collections.abc import Sequence
+from uuid import UUID
+
+from ferryman import FerrymanError, Message, append_many
+from ferryman.services.payments import store
+from ferryman.services.payments.rules import Payment, Rules
+from ferryman.services.payments.store import Connection, Recorded, Request
+
+
+class AnotherRequest(FerrymanError):
+    """A payment with this uuid is recorded, and it is not this one."""
+
+    def __init__(self, uuid: UUID) -> None:
+        super().__init__(
+            f"a payment {uuid} is recorded already, with another body", remedy="give each payment a uuid of its own"
+        )
+        self.uuid = uuid
+
+
+def record(db: Connection, requests: Sequence[Request], rules: Rules) -> list[Recorded]:
+    """Each payment once, however often it is sent; how each stands. All of them, or none."""
+    wanted = {each.uuid: each for each in requests}
+    for each in requests:
+        if wanted[each.uuid] != each:
+            raise AnotherRequest(each.uuid)
+    new = store.record(db, list(wanted.values()), rules.answer_seconds)
+    messages = [message for uuid in wanted if uuid in new for message in _messages(rules, wanted[uuid])]
+    if messages:
+        append_many(db, messages)
+    found = store.find(db, list(wanted))
+    for uuid, each in wanted.items():
+        if found[uuid].request != each:
+            raise AnotherRequest(uuid)
+    return [found[each.uuid] for each in requests]
+
+
+def _messages(rules: Rules, request: Request) -> Sequence[Message]:
+    payment = Payment(
+        request.uuid, request.wallet_id, request.amount, request.currency, request.fulfil, "DEDUCTING", 1, None
+    )
+    return rules.requested(payment, request.reference)

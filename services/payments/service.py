@@ -1,0 +1,38 @@
+"""`ferryman run payments`: results are applied, and what is not answered in time is undone."""
+
+from typing import Any
+
+import psycopg
+
+from ferryman import Consumer
+from ferryman.saga.engine import Sagas
+from ferryman.services.payments.machine import MACHINE
+from ferryman.services.payments.rules import RESULTS, Payment, Rules, payment_of
+
+TOPICS = ("wallet.results", "fulfilments.results")
+
+
+def sagas(rules: Rules) -> Sagas[Payment]:
+    return Sagas(MACHINE, Payment, of=payment_of, on_result=rules.on_result, on_due=rules.on_due)
+
+
+def consumer(engine: Sagas[Payment]) -> Consumer:
+    """Applies results; a duplicate is answered by nobody, so nothing is reported again."""
+    made = Consumer("payments", TOPICS, connection=psycopg.Connection, unknown="reject", rereport=False)
+    made.handles_batch(*RESULTS)(engine.apply)
+    return made
+
+
+def rules_of(settings: Any) -> Rules:
+    """As the settings under [payments] say."""
+    given = settings.payments
+    return Rules(
+        answer_seconds=given.answer_seconds, again_seconds=given.again_seconds, longest_seconds=given.longest_seconds,
+        most_attempts=given.most_attempts, events=given.events,
+    )  # fmt: skip
+
+
+def payments(settings: Any) -> tuple[Consumer, Sagas[Payment]]:
+    """The consumer of results, and the sagas whose timeouts are looked after."""
+    engine = sagas(rules_of(settings))
+    return consumer(engine), engine

@@ -1,0 +1,118 @@
+"""All SQL of the requests: recording them, and looking at them. What moves them is the machine's."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, NamedTuple, TypeAlias
+from uuid import UUID
+
+import psycopg
+from psycopg.rows import class_row
+
+Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
+
+# Sorted, so that two clients who send the same payments wait for one another and do not deadlock.
+_RECORD = """\
+-- payments.record
+INSERT INTO payments.requests (uuid, wallet_id, amount, currency, fulfil, due_at)
+SELECT n.uuid, n.wallet_id, n.amount, n.currency, n.fulfil, clock_timestamp() + make_interval(secs => %(seconds)s)
+FROM unnest(%(uuids)b::uuid[], %(wallets)b::uuid[], %(amounts)b::bigint[], %(currencies)b::text[], %(fulfils)b::bool[])
+     n (uuid, wallet_id, amount, currency, fulfil)
+ORDER BY n.uuid
+ON CONFLICT (uuid) DO NOTHING
+RETURNING uuid
+"""
+
+_REFER = """\
+-- payments.refer
+INSERT INTO payments.reference (uuid, reference)
+SELECT n.uuid, n.reference FROM unnest(%(uuids)s::uuid[], %(references)s::text[]) n (uuid, reference)
+"""
+
+_COLUMNS = """\
+r.uuid, r.wallet_id, r.amount, r.currency, r.fulfil, r.status, r.state, r.reason, r.created_at, r.changed_at,
+       p.reference
+FROM payments.requests r LEFT JOIN payments.reference p ON p.uuid = r.uuid
+"""
+
+_FIND = f"""\
+-- payments.find
+SELECT {_COLUMNS}WHERE r.uuid = ANY (%(uuids)s::uuid[])
+"""
+
+_LIST = f"""\
+-- payments.list
+SELECT {_COLUMNS}WHERE (%(pending)s::bool IS NULL OR (r.due_at IS NOT NULL) = %(pending)s)
+  AND (%(status)s::text IS NULL OR r.status = %(status)s)
+  AND (%(wallet)s::uuid IS NULL OR r.wallet_id = %(wallet)s)
+  AND (%(since)s::timestamptz IS NULL OR r.created_at >= %(since)s)
+  AND (%(until)s::timestamptz IS NULL OR r.created_at < %(until)s)
+  AND (%(at)s::timestamptz IS NULL OR (r.created_at, r.uuid) < (%(at)s, %(uuid)s))
+ORDER BY r.created_at DESC, r.uuid DESC LIMIT %(most)s
+"""
+
+
+class Request(NamedTuple):
+    """What a client asks for."""
+
+    uuid: UUID
+    wallet_id: UUID
+    amount: int
+    currency: str
+    fulfil: bool = False
+    reference: str | None = None
+
+
+class Recorded(NamedTuple):
+    """A request, and how it stands."""
+
+    uuid: UUID
+    wallet_id: UUID
+    amount: int
+    currency: str
+    fulfil: bool
+    status: str
+    state: str
+    reason: str | None
+    created_at: datetime
+    changed_at: datetime
+    reference: str | None
+
+    @property
+    def request(self) -> Request:
+        return Request(self.uuid, self.wallet_id, self.amount, self.currency, self.fulfil, self.reference)
+
+
+class Filters(NamedTuple):
+    """Which are listed, and behind which it goes on."""
+
+    status: str | None = None
+    wallet_id: UUID | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+    behind: tuple[datetime, UUID] | None = None
+
+
+def record(db: Connection, requests: Sequence[Request], answer_seconds: float) -> set[UUID]:
+    """Those that were not there before."""
+    uuids, wallets, amounts, currencies, fulfils, _ = (list(column) for column in zip(*requests, strict=True))
+    given = {"uuids": uuids, "wallets": wallets, "amounts": amounts, "currencies": currencies, "fulfils": fulfils,
+             "seconds": answer_seconds}  # fmt: skip
+    new = {row[0] for row in db.execute(_RECORD, given, binary=True).fetchall()}
+    if told := [(each.uuid, each.reference) for each in requests if each.reference is not None and each.uuid in new]:
+        said = dict(told)
+        db.execute(_REFER, {"uuids": list(said), "references": list(said.values())})
+    return new
+
+
+def find(db: Connection, uuids: Sequence[UUID]) -> dict[UUID, Recorded]:
+    rows = db.cursor(row_factory=class_row(Recorded)).execute(_FIND, {"uuids": list(uuids)}).fetchall()
+    return {row.uuid: row for row in rows}
+
+
+def listed(db: Connection, filters: Filters, most: int) -> list[Recorded]:
+    """The newest first."""
+    at, uuid = filters.behind or (None, None)
+    given = {"pending": None if filters.status is None else filters.status == "PENDING", "status": filters.status,
+             "wallet": filters.wallet_id, "since": filters.since, "until": filters.until, "at": at, "uuid": uuid,
+             "most": most}  # fmt: skip
+    return db.cursor(row_factory=class_row(Recorded)).execute(_LIST, given).fetchall()

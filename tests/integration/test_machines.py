@@ -1,0 +1,120 @@
+"""N7: for every machine, the database itself allows each way that there is and refuses each that there is not."""
+
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+from uuid import UUID, uuid4
+
+import psycopg
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ferryman.saga.machine import Machine
+from ferryman.services.machines import MACHINES
+from ferryman.testing import house
+
+Database = psycopg.Connection[tuple[Any, ...]]
+
+# How a row of each machine's table begins.
+BEGIN = {
+    "payment": "INSERT INTO payments.requests (uuid, wallet_id, amount, currency, due_at) "
+    "VALUES (%s, gen_random_uuid(), 1, 'EUR', now())",
+}
+
+
+@pytest.fixture(params=MACHINES, ids=lambda each: each.name, scope="module")
+def machine(request: pytest.FixtureRequest) -> Machine:
+    found: Machine = request.param
+    return found
+
+
+@pytest.fixture(scope="module")
+def db(machine: Machine, ferryman_postgres: str) -> Iterator[Database]:
+    name = f"ferryman_machine_{machine.name}_{uuid4().hex[:12]}"
+    url = house.new_database(ferryman_postgres, name)
+    house.migrate(url)
+    with psycopg.connect(url, autocommit=True) as connection:
+        yield connection
+    house.drop_database(ferryman_postgres, name)
+
+
+def begun(db: Database, machine: Machine) -> UUID:
+    key = uuid4()
+    db.execute(BEGIN[machine.name], (key,))
+    return key
+
+
+def go(db: Database, machine: Machine, key: UUID, state: str) -> bool:
+    """Whether the database lets it."""
+    due = "NULL" if state in machine.terminals else "now()"
+    try:
+        with db.transaction():
+            db.execute(f"UPDATE {machine.table} SET state = %s, due_at = {due} WHERE {machine.key} = %s", (state, key))
+    except psycopg.errors.IntegrityError:
+        return False
+    return True
+
+
+def path(machine: Machine, state: str) -> list[str]:
+    """The shortest way there."""
+    ways = deque([[machine.initial]])
+    while ways:
+        way = ways.popleft()
+        if way[-1] == state:
+            return way[1:]
+        ways.extend([*way, to] for to in machine.states[way[-1]].to if to not in way)
+    raise AssertionError(f"no way leads to {state}")
+
+
+def test_each_way_is_allowed_and_nothing_else_is(db: Database, machine: Machine) -> None:
+    for old in machine.states:
+        for new in machine.states:
+            key = begun(db, machine)
+            assert all(go(db, machine, key, each) for each in path(machine, old))
+            assert go(db, machine, key, new) == machine.may(old, new), (old, new)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_however_it_is_pushed_it_is_where_the_model_says(db: Database, machine: Machine, data: st.DataObject) -> None:
+    key, state = begun(db, machine), machine.initial
+    for new in data.draw(st.lists(st.sampled_from(list(machine.states)), max_size=12)):
+        assert go(db, machine, key, new) == machine.may(state, new)
+        state = new if machine.may(state, new) else state
+        row = db.execute(f"SELECT state FROM {machine.table} WHERE {machine.key} = %s", (key,)).fetchone()
+        assert row == (state,)
+
+
+def test_a_row_begins_at_the_beginning_and_keeps_its_key_and_its_place(db: Database, machine: Machine) -> None:
+    key = begun(db, machine)
+    other = next(state for state in machine.states if state != machine.initial)
+    for forbidden in (
+        BEGIN[machine.name].replace("due_at)", "due_at, state)").replace("now())", f"now(), '{other}')"),
+        f"UPDATE {machine.table} SET {machine.key} = %s",
+        f"DELETE FROM {machine.table} WHERE {machine.key} <> %s OR true",
+    ):
+        with pytest.raises(psycopg.errors.IntegrityError):
+            db.execute(forbidden, (uuid4(),))
+    with pytest.raises(psycopg.errors.IntegrityError):
+        db.execute(f"TRUNCATE {machine.table}")
+    with pytest.raises(psycopg.errors.CheckViolation):
+        db.execute(f"UPDATE {machine.table} SET due_at = NULL WHERE {machine.key} = %s", (key,))
+
+
+def test_what_is_over_leaves_by_the_archive_and_its_audit_stays(db: Database, machine: Machine) -> None:
+    over, open_ = begun(db, machine), begun(db, machine)
+    assert all(go(db, machine, over, each) for each in path(machine, machine.terminals[0]))
+    schema = machine.table.partition(".")[0]
+    given_out = db.execute(f"SELECT {schema}.archive(now() + '1 hour', 'ada', 'tidying', 1000000)").fetchall()
+    keys = {UUID(row[0][machine.key]) for row in given_out}
+    assert over in keys
+    assert open_ not in keys
+    left = db.execute(f"SELECT count(*) FROM {machine.table} WHERE state = ANY (%s)", (list(machine.terminals),))
+    assert left.fetchone() == (0,)
+    audit = db.execute(
+        "SELECT who, act, reason, entries FROM ferryman.outbox_audit ORDER BY at DESC LIMIT 1"
+    ).fetchone()
+    assert audit == ("ada", "archive", "tidying", len(keys))
+    with pytest.raises(psycopg.errors.IntegrityError):
+        db.execute(f"DELETE FROM {machine.table}")

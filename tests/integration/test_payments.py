@@ -1,0 +1,291 @@
+"""The payment orchestrator on a real database: each payment is recorded once, moved once, and over once."""
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+from uuid import uuid4
+
+import psycopg
+import pytest
+
+from ferryman import use_schemas
+from ferryman.schemas import active
+from ferryman.services.payments.requests import AnotherRequest
+from ferryman.services.payments.rules import Rules
+from ferryman.services.payments.store import Filters, Request, listed
+from ferryman.testing import house
+from support.paying import Desk, accepted, failed, refused, succeeded
+
+Database = psycopg.Connection[tuple[Any, ...]]
+
+
+@pytest.fixture
+def desk(ferryman_database_url: str, ferryman_db: Database) -> Iterator[Desk]:
+    house.migrate(ferryman_database_url)
+    yield Desk(ferryman_db, use_schemas())
+    active.forget()
+
+
+# --- recording
+
+
+def test_a_request_and_the_command_that_has_it_done_are_recorded_together(desk: Desk) -> None:
+    """N1, N2: section 1 of the document."""
+    asked = Request(uuid4(), uuid4(), 500, "EUR", reference="Invoice 17")
+    [recorded] = desk.record(asked)
+    assert (recorded.status, recorded.state, recorded.request) == ("PENDING", "DEDUCTING", asked)
+    (command, said), (event, told) = desk.left(asked)
+    assert (command, event) == ("wallet.deduct", "payment.requested")
+    assert (said["request_id"], said["wallet_id"], said["amount"], said["attempt"]) == (*asked[:3], 1)
+    assert told["reference"] == "Invoice 17"
+    with desk.db.transaction(force_rollback=True):
+        desk.request()
+    assert desk.db.execute("SELECT count(*) FROM payments.requests").fetchone() == (1,)
+    assert desk.db.execute("SELECT count(*) FROM ferryman.outbox").fetchone() == (2,)
+
+
+def test_a_request_that_comes_again_is_answered_as_it_stands_and_nothing_is_appended(desk: Desk) -> None:
+    asked = Request(uuid4(), uuid4(), 500, "EUR")
+    [first] = desk.record(asked)
+    desk.apply(succeeded(asked))
+    [again, twin] = desk.record(asked, asked)
+    assert again == twin
+    assert (first.status, again.status) == ("PENDING", "SUCCEEDED")
+    assert desk.kinds(asked) == ["wallet.deduct", "payment.requested", "payment.succeeded"]
+
+
+@pytest.mark.parametrize("another", [{"amount": 501}, {"currency": "USD"}, {"fulfil": True}, {"reference": "another"}])
+def test_another_request_with_the_same_uuid_is_refused_and_nothing_stays_of_it(
+    desk: Desk, another: dict[str, Any]
+) -> None:
+    asked = Request(uuid4(), uuid4(), 500, "EUR")
+    innocent = Request(uuid4(), uuid4(), 1, "EUR")
+    desk.record(asked)
+    for batch in (
+        [asked._replace(**another)],
+        [innocent, asked._replace(**another)],
+        [asked, asked._replace(**another)],
+    ):
+        with pytest.raises(AnotherRequest, match=str(asked.uuid)):
+            desk.record(*batch)
+    assert desk.db.execute("SELECT count(*) FROM payments.requests").fetchone() == (1,)
+
+
+def test_two_clients_that_send_the_same_payments_at_once_record_each_once(
+    desk: Desk, ferryman_database_url: str
+) -> None:
+    wanted = [Request(uuid4(), uuid4(), 1, "EUR") for _ in range(50)]
+
+    def send(batch: list[Request]) -> None:
+        with psycopg.connect(ferryman_database_url) as db:
+            Desk(db, desk.codecs).record(*batch)
+
+    clients = [threading.Thread(target=send, args=(batch,)) for batch in (wanted, wanted[::-1], wanted, wanted[::-1])]
+    for each in clients:
+        each.start()
+    for each in clients:
+        each.join()
+    assert desk.db.execute("SELECT count(*) FROM payments.requests").fetchone() == (50,)
+    assert desk.db.execute("SELECT count(*) FROM ferryman.outbox WHERE type = 'wallet.deduct'").fetchone() == (50,)
+
+
+def test_requests_are_listed_newest_first_and_a_page_goes_on_behind_the_last(desk: Desk) -> None:
+    asked = [desk.request() for _ in range(7)]
+    desk.apply(succeeded(asked[0]), failed(asked[1], "INSUFFICIENT_FUNDS"))
+    first = listed(desk.db, Filters(), 4)
+    rest = listed(desk.db, Filters(behind=(first[-1].created_at, first[-1].uuid)), 4)
+    assert [each.uuid for each in (*first, *rest)] == [each.uuid for each in reversed(asked)]
+    assert [each.uuid for each in listed(desk.db, Filters("SUCCEEDED"), 9)] == [asked[0].uuid]
+    assert [each.uuid for each in listed(desk.db, Filters("FAILED"), 9)] == [asked[1].uuid]
+    assert len(listed(desk.db, Filters("PENDING"), 9)) == 5
+    assert [each.uuid for each in listed(desk.db, Filters(wallet_id=asked[3].wallet_id), 9)] == [asked[3].uuid]
+    assert len(listed(desk.db, Filters(since=first[-1].created_at), 9)) == 4
+    assert len(listed(desk.db, Filters(until=first[-1].created_at), 9)) == 3
+
+
+# --- one step
+
+
+def test_what_the_wallet_answers_ends_a_payment_and_everyone_is_told(desk: Desk) -> None:
+    good, poor = desk.request(), desk.request()
+    tally = desk.apply(succeeded(good), failed(poor, "INSUFFICIENT_FUNDS"))
+    assert tally.done == 2
+    assert desk.stands(good) == ("SUCCEEDED", "SUCCEEDED", None)
+    assert desk.stands(poor) == ("FAILED", "FAILED", "INSUFFICIENT_FUNDS")
+    assert desk.left(poor)[-1][1]["reason"] == "INSUFFICIENT_FUNDS"
+    assert desk.kinds(good) == ["wallet.deduct", "payment.requested", "payment.succeeded"]
+
+
+def test_without_events_only_the_command_leaves(desk: Desk) -> None:
+    desk.rules = Rules(events=False)
+    asked = desk.request()
+    desk.apply(succeeded(asked))
+    assert desk.kinds(asked) == ["wallet.deduct"]
+
+
+def test_a_result_that_comes_twice_is_applied_once(desk: Desk) -> None:
+    """N6: in one batch, in the next, and under another id."""
+    asked = desk.request()
+    once = succeeded(asked)
+    assert desk.apply(once, once).duplicate == 1
+    assert desk.apply(once).duplicate == 1
+    assert desk.apply(succeeded(asked, attempt=2)).refused == 1
+    assert desk.stands(asked)[0] == "SUCCEEDED"
+    assert desk.kinds(asked).count("payment.succeeded") == 1
+    assert desk.strays() == [(asked.uuid, "LATE")]
+
+
+def test_a_result_of_no_payment_is_kept_and_counted(desk: Desk) -> None:
+    nobodys = Request(uuid4(), uuid4(), 500, "EUR")
+    desk.apply(succeeded(nobodys))
+    assert desk.strays() == [(nobodys.uuid, "UNKNOWN")]
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"amount": 499}, {"currency": "USD"}, {"wallet_id": uuid4()}, {"step": "another"}, {"kind": "REFUND"},
+        {"kind": "CANCEL"}, {"kind": "UNKNOWN"},
+    ],
+)  # fmt: skip
+def test_a_result_that_the_payment_never_asked_for_is_kept_and_not_believed(desk: Desk, how: dict[str, Any]) -> None:
+    asked = desk.request()
+    desk.apply(succeeded(asked, **how))
+    assert desk.stands(asked)[0] == "DEDUCTING"
+    assert desk.strays() == [(asked.uuid, "FORGED")]
+    [(data,)] = desk.db.execute("SELECT data FROM ferryman.saga_stray").fetchall()
+    assert data["request_id"] == str(asked.uuid)
+    desk.apply(accepted(asked))
+    assert desk.strays()[-1] == (asked.uuid, "FORGED")
+
+
+# --- nothing comes in time
+
+
+def test_a_timeout_sends_a_cancellation_and_only_its_answer_ends_the_payment(desk: Desk) -> None:
+    asked = desk.request()
+    assert desk.late(asked) == 1
+    assert desk.stands(asked) == ("CANCELLING", "PENDING", "TIMED_OUT")
+    desk.apply(succeeded(asked))  # it was slow: the cancellation, which came behind it, gives it back
+    assert desk.stands(asked)[0] == "CANCELLING"
+    assert desk.strays() == [(asked.uuid, "LATE")]
+    desk.apply(succeeded(asked, "CANCEL", amount=500))
+    assert desk.stands(asked) == ("FAILED", "FAILED", "TIMED_OUT")
+    assert desk.kinds(asked) == ["wallet.deduct", "payment.requested", "wallet.cancel", "payment.failed"]
+
+
+def test_a_cancellation_is_asked_for_again_a_bounded_number_of_times_and_then_waits_for_a_person(desk: Desk) -> None:
+    """N8."""
+    desk.rules = Rules(most_attempts=3)
+    asked = desk.request()
+    for _ in range(6):
+        desk.late(asked)
+    sent = [said["attempt"] for kind, said in desk.left(asked) if kind == "wallet.cancel"]
+    assert sent == [1, 2, 3]
+    assert desk.stands(asked)[0] == "CANCELLING"
+    row = desk.db.execute("SELECT due_at = 'infinity' FROM payments.requests").fetchone()
+    assert row == (True,)
+
+
+def test_a_cancellation_that_is_refused_waits_for_a_person(desk: Desk) -> None:
+    asked = desk.request()
+    desk.late(asked)
+    desk.apply(failed(asked, "NO_WALLET", "CANCEL"))
+    assert desk.stands(asked) == ("STUCK", "PENDING", "TIMED_OUT")
+    assert desk.late() == 0
+
+
+def test_money_that_was_taken_for_a_payment_that_failed_is_given_back(desk: Desk) -> None:
+    """A success after a failure cannot be; if it comes all the same, nobody loses money by it."""
+    asked = desk.request()
+    desk.apply(failed(asked, "INSUFFICIENT_FUNDS"))
+    desk.apply(succeeded(asked))
+    assert desk.stands(asked)[0] == "FAILED"
+    assert desk.kinds(asked)[-1] == "wallet.cancel"
+    assert desk.strays() == [(asked.uuid, "LATE")]
+
+
+def test_two_loops_take_each_payment_that_is_due_once(desk: Desk, ferryman_database_url: str) -> None:
+    asked = [desk.request() for _ in range(40)]
+    desk.db.execute("UPDATE payments.requests SET due_at = now()")
+    moved = []
+
+    def turn() -> None:
+        with psycopg.connect(ferryman_database_url) as db:
+            moved.append(desk.sagas.due(db, 30))
+
+    loops = [threading.Thread(target=turn) for _ in range(3)]
+    for each in loops:
+        each.start()
+    for each in loops:
+        each.join()
+    while (count := desk.late()) > 0:
+        moved.append(count)
+    assert sum(moved) == 40
+    assert all(desk.kinds(each).count("wallet.cancel") == 1 for each in asked)
+
+
+# --- several steps
+
+
+def test_a_payment_that_is_fulfilled_is_done_when_that_is_accepted(desk: Desk) -> None:
+    asked = desk.request(fulfil=True)
+    desk.apply(succeeded(asked))
+    assert desk.stands(asked) == ("FULFILLING", "PENDING", None)
+    desk.apply(accepted(asked))
+    assert desk.stands(asked)[0] == "SUCCEEDED"
+    assert desk.kinds(asked) == ["wallet.deduct", "payment.requested", "fulfilment.request", "payment.succeeded"]
+
+
+def test_what_is_refused_downstream_is_refunded(desk: Desk) -> None:
+    asked = desk.request(fulfil=True)
+    desk.apply(succeeded(asked), refused(asked))  # two steps of one payment in one batch
+    assert desk.stands(asked) == ("REFUNDING", "PENDING", "REFUSED_DOWNSTREAM")
+    desk.apply(succeeded(asked, "REFUND"))
+    assert desk.stands(asked) == ("FAILED", "FAILED", "REFUSED_DOWNSTREAM")
+    assert desk.kinds(asked)[2:] == ["fulfilment.request", "wallet.refund", "payment.failed"]
+
+
+def test_a_refund_that_fails_waits_for_a_person(desk: Desk) -> None:
+    asked = desk.request(fulfil=True)
+    desk.apply(succeeded(asked), refused(asked), failed(asked, "NO_WALLET", "REFUND"))
+    assert desk.stands(asked) == ("STUCK", "PENDING", "REFUSED_DOWNSTREAM")
+
+
+def test_who_fulfils_too_late_is_recalled_and_has_the_last_word(desk: Desk) -> None:
+    stopped, done = desk.request(fulfil=True), desk.request(fulfil=True)
+    desk.apply(succeeded(stopped), succeeded(done))
+    assert desk.late(stopped, done) == 2
+    assert desk.stands(stopped)[0] == desk.stands(done)[0] == "RECALLING"
+    desk.apply(refused(stopped, "CANCELLED"), accepted(done))
+    assert desk.stands(stopped) == ("REFUNDING", "PENDING", "TIMED_OUT")
+    assert desk.stands(done)[0] == "SUCCEEDED"
+    desk.apply(succeeded(stopped, "REFUND"))
+    assert desk.stands(stopped) == ("FAILED", "FAILED", "TIMED_OUT")
+
+
+# --- what the roles may
+
+
+def test_each_role_may_do_its_part_and_no_more(desk: Desk) -> None:
+    asked = Request(uuid4(), uuid4(), 500, "EUR", reference="Invoice 17")
+    desk.db.execute("SET ROLE ferryman_writer")
+    desk.record(asked)
+    for forbidden in (
+        "UPDATE payments.requests SET state = 'FAILED', due_at = NULL",
+        "DELETE FROM payments.requests",
+        "SELECT payments.archive(now(), 'a', 'b')",
+    ):
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            desk.db.execute(forbidden)
+    desk.db.execute("SET ROLE ferryman_consumer")
+    desk.apply(succeeded(asked))
+    for forbidden in (
+        "UPDATE payments.requests SET amount = 1",
+        "INSERT INTO payments.requests (uuid) VALUES (gen_random_uuid())",
+        "SELECT * FROM payments.reference",
+    ):
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            desk.db.execute(forbidden)
+    desk.db.execute("RESET ROLE")
+    assert desk.stands(asked)[0] == "SUCCEEDED"

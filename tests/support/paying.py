@@ -1,0 +1,116 @@
+"""The payment orchestrator without Kafka: requests, results as the consumer's loop hands them over, and what leaves."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID, uuid4
+
+import psycopg
+
+from ferryman import Consumer, Received
+from ferryman.consumer.decoding import hash_of
+from ferryman.consumer.face import Plain
+from ferryman.consumer.model import Record
+from ferryman.consumer.transaction import BatchTransaction, Tally
+from ferryman.saga.engine import Sagas
+from ferryman.schemas.codec import Codecs
+from ferryman.services.payments import requests
+from ferryman.services.payments.rules import Payment, Rules
+from ferryman.services.payments.service import consumer, sagas
+from ferryman.services.payments.store import Recorded, Request
+
+Database = psycopg.Connection[tuple[Any, ...]]
+
+
+def result(kind: str, data: Mapping[str, Any], *, id: UUID | None = None) -> Received:
+    """As the handler gets it."""
+    topic = "fulfilments.results" if kind.startswith("fulfilment") else "wallet.results"
+    key = str(data["request_id"])
+    record = Record(topic, 0, 0, key.encode(), b"", [], 0)
+    return Received(id or uuid4(), kind, dict(data), key, record, hash_of(repr(sorted(data.items())).encode()))
+
+
+def succeeded(payment: Request | Payment, kind: str = "DEDUCT", **more: Any) -> Received:
+    said = {"request_id": payment.uuid, "step": "deduct", "attempt": 1, "wallet_id": payment.wallet_id, "kind": kind,
+            "amount": payment.amount, "currency": payment.currency, "balance": 1, "applied_at": None}  # fmt: skip
+    return result("wallet.succeeded", said | more)
+
+
+def failed(payment: Request | Payment, reason: str, kind: str = "DEDUCT", **more: Any) -> Received:
+    said = {"request_id": payment.uuid, "step": "deduct", "attempt": 1, "wallet_id": payment.wallet_id, "kind": kind,
+            "reason": reason, "decided_at": None}  # fmt: skip
+    return result("wallet.failed", said | more)
+
+
+def accepted(payment: Request | Payment, **more: Any) -> Received:
+    said = {"request_id": payment.uuid, "step": "fulfil", "attempt": 1, "accepted_at": None}
+    return result("fulfilment.accepted", said | more)
+
+
+def refused(payment: Request | Payment, reason: str = "OUT_OF_STOCK", **more: Any) -> Received:
+    said = {"request_id": payment.uuid, "step": "fulfil", "attempt": 1, "reason": reason, "refused_at": None}
+    return result("fulfilment.refused", said | more)
+
+
+@dataclass
+class Desk:
+    """The orchestrator on a database of the test's own."""
+
+    db: Database
+    codecs: Codecs
+    rules: Rules = field(default_factory=Rules)
+
+    @property
+    def sagas(self) -> Sagas[Payment]:
+        return sagas(self.rules)
+
+    @property
+    def consumer(self) -> Consumer:
+        return consumer(self.sagas)
+
+    def request(self, **more: Any) -> Request:
+        """Recorded; what left with it is forgotten."""
+        given: dict[str, Any] = {"uuid": uuid4(), "wallet_id": uuid4(), "amount": 500, "currency": "EUR", **more}
+        made = Request(**given)
+        self.record(made)
+        return made
+
+    def record(self, *wanted: Request) -> list[Recorded]:
+        with self.db.transaction():
+            return requests.record(self.db, wanted, self.rules)
+
+    def apply(self, *results: Received) -> Tally:
+        return BatchTransaction(self.consumer, self.db, Plain(self.db), results).run()
+
+    def late(self, *payments: Request) -> int:
+        """Their time has come."""
+        keys = [each.uuid for each in payments]
+        self.db.execute("UPDATE payments.requests SET due_at = now() - interval '1 s' WHERE uuid = ANY (%s)", (keys,))
+        with self.db.transaction():
+            return self.sagas.due(self.db)
+
+    def stands(self, payment: Request) -> tuple[str, str, str | None]:
+        row = self.db.execute(
+            "SELECT state, status, reason FROM payments.requests WHERE uuid = %s", (payment.uuid,)
+        ).fetchone()
+        assert row is not None
+        return row
+
+    def left(self, payment: Request) -> list[tuple[str, dict[str, Any]]]:
+        """Every message of it that was appended, in order."""
+        rows = self.db.execute(
+            "SELECT type, payload FROM ferryman.outbox WHERE key = ANY (%s) ORDER BY position",
+            ([str(payment.uuid), str(payment.wallet_id)],),
+        ).fetchall()
+        return [(kind, self._decoded(kind, payload)) for kind, payload in rows]
+
+    def kinds(self, payment: Request) -> list[str]:
+        return [kind for kind, _ in self.left(payment)]
+
+    def strays(self) -> list[tuple[UUID, str]]:
+        return self.db.execute("SELECT saga_id, why FROM ferryman.saga_stray ORDER BY came_at").fetchall()
+
+    def _decoded(self, kind: str, payload: bytes) -> dict[str, Any]:
+        codec = self.codecs.of(kind)
+        assert codec is not None
+        return dict(codec.decode(payload))

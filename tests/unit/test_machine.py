@@ -1,0 +1,55 @@
+"""A machine is data, and one that cannot be right is refused when it is made."""
+
+import pytest
+
+from ferryman import Misconfigured
+from ferryman.saga.ddl import guards
+from ferryman.saga.drawing import drawing
+from ferryman.saga.machine import Machine, State
+
+
+def machine(**states: tuple[str, ...]) -> Machine:
+    return Machine("order", "shop.orders", "id", {name: State(f"it is {name}", to) for name, to in states.items()})
+
+
+ORDER = machine(NEW=("PAID", "DROPPED"), PAID=("SENT",), SENT=(), DROPPED=())
+
+
+def test_what_may_be_follows_from_the_states() -> None:
+    assert (ORDER.initial, ORDER.terminals) == ("NEW", ("SENT", "DROPPED"))
+    assert ORDER.may("NEW", "PAID")
+    assert ORDER.may("NEW", "NEW")
+    assert not ORDER.may("NEW", "SENT")
+    assert not ORDER.may("SENT", "SENT")
+    assert not ORDER.may("SENT", "NEW")
+
+
+@pytest.mark.parametrize(
+    ("states", "problem"),
+    [
+        ({}, "it has no states"),
+        ({"NEW": ("PAID",)}, "NEW leads to PAID, which is none of its states"),
+        ({"NEW": ("NEW", "OVER"), "OVER": ()}, "NEW leads to itself"),
+        ({"NEW": ("OVER",), "OVER": (), "LOST": ("OVER",)}, "nothing leads to LOST"),
+        ({"NEW": ("OVER", "A"), "OVER": (), "A": ("B",), "B": ("A",)}, "nothing ends what is in A, B"),
+    ],
+)
+def test_a_machine_that_cannot_be_right_is_refused(states: dict[str, tuple[str, ...]], problem: str) -> None:
+    with pytest.raises(Misconfigured, match=problem):
+        machine(**states)
+
+
+def test_its_drawing_shows_every_way_and_says_what_each_state_means() -> None:
+    drawn = drawing(ORDER)
+    for line in ("[*] --> NEW", "NEW --> DROPPED", "PAID --> SENT", "SENT --> [*]", "| `PAID` | it is PAID | `SENT` |"):
+        assert line in drawn
+    assert "| `SENT` | it is SENT | it is over |" in drawn
+
+
+def test_its_guards_name_its_table_and_every_way() -> None:
+    text = guards(ORDER)
+    assert text.startswith("-- the machine order: begin\n")
+    assert text.endswith("\n-- the machine order: end")
+    assert "('NEW', 'DROPPED')" in text
+    assert "ON shop.orders" in text
+    assert "shop.archive(" in text
