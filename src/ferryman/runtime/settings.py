@@ -213,6 +213,10 @@ class Payments(Section):
         True, "Whether everyone is told on `payments.events`: two more entries for each payment.",
         danger="without, that topic stays silent",
     )  # fmt: skip
+    wallet_database_url: SecretStr | None = setting(
+        None, "The wallet's database, for those who look at both: `trace`, `reconcile` and `audit`.",
+        danger="it holds a password: the name with _FILE behind it names a file that holds it instead",
+    )  # fmt: skip
 
 
 class Schemas(Section):
