@@ -15,7 +15,8 @@ from ferryman.relay.rebase import identify
 from ferryman.relay.store import lanes
 from ferryman.runtime import postgres
 from ferryman.runtime.errors import FerrymanError
-from ferryman.runtime.settings import Relay, Settings
+from ferryman.runtime.settings import Settings
+from ferryman.runtime.settings_relay import Relay
 
 log = structlog.get_logger(__name__)
 

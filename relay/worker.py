@@ -17,7 +17,7 @@ from ferryman.relay.source import Source, translated
 from ferryman.relay.store import lanes, reading
 from ferryman.runtime.backoff import Backoff
 from ferryman.runtime.errors import Misconfigured
-from ferryman.runtime.settings import Relay
+from ferryman.runtime.settings_relay import Relay
 
 log = structlog.get_logger(__name__)
 

@@ -1,0 +1,30 @@
+"""The settings under [payments]."""
+
+from pydantic import SecretStr
+
+from ferryman.runtime.setting import Seconds, Section, setting
+
+
+class Payments(Section):
+    """How `ferryman run payments` has payments done."""
+
+    answer_seconds: Seconds = setting(
+        300.0, "How long a participant may take to answer; then what it was asked for is cancelled.", unit="seconds",
+        danger="too low, and payments fail that would have been done",
+    )  # fmt: skip
+    again_seconds: Seconds = setting(
+        10.0, "After how long a cancellation or a refund is asked for again; it doubles each time.", unit="seconds"
+    )
+    longest_seconds: Seconds = setting(3600.0, "The longest time between two of them.", unit="seconds")
+    most_attempts: int = setting(
+        12, "How often it is asked for; then the payment waits for a person: `ferryman reconcile payments`.",
+        ge=1, le=1000,
+    )  # fmt: skip
+    events: bool = setting(
+        True, "Whether everyone is told on `payments.events`: two more entries for each payment.",
+        danger="without, that topic stays silent",
+    )  # fmt: skip
+    wallet_database_url: SecretStr | None = setting(
+        None, "The wallet's database, for those who look at both: `trace`, `reconcile` and `audit`.",
+        danger="it holds a password: the name with _FILE behind it names a file that holds it instead",
+    )  # fmt: skip
