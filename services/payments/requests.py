@@ -29,9 +29,10 @@ def record(db: Connection, requests: Sequence[Request], rules: Rules) -> list[Re
     messages = [message for uuid in wanted if uuid in new for message in _messages(rules, wanted[uuid])]
     if messages:
         append_many(db, messages)
-    found = store.find(db, list(wanted))
-    for uuid, each in wanted.items():
-        if found[uuid].request != each:
+    before = [uuid for uuid in wanted if uuid not in new]
+    found = {**new, **(store.find(db, before) if before else {})}
+    for uuid in before:
+        if found[uuid].request != wanted[uuid]:
             raise AnotherRequest(uuid)
     return [found[each.uuid] for each in requests]
 
