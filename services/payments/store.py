@@ -99,7 +99,7 @@ def record(db: Connection, requests: Sequence[Request], answer_seconds: float) -
              "seconds": answer_seconds}  # fmt: skip
     said = {each.uuid: each.reference for each in requests}
     rows = db.cursor(row_factory=tuple_row).execute(_RECORD, given, binary=True).fetchall()
-    new = {row[0]: Recorded(*row, said[row[0]]) for row in rows}
+    new = {row[0]: Recorded._make((*row, said[row[0]])) for row in rows}
     if told := {uuid: reference for uuid, reference in said.items() if reference is not None and uuid in new}:
         db.execute(_REFER, {"uuids": list(told), "references": list(told.values())})
     return new
