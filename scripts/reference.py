@@ -8,6 +8,7 @@ from typing import Any
 import click
 from prometheus_client import Metric
 
+import ferryman.console.metrics
 import ferryman.consumer.metrics
 import ferryman.relay.metrics
 import ferryman.saga.metrics  # noqa: F401 - they are in the registry once they were imported

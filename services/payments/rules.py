@@ -78,6 +78,12 @@ class Rules:
             case _:
                 return self._ask(payment, payment.state, payment.attempt + 1, payment.reason)
 
+    def told(self, payment: Payment, status: str, reason: str | None) -> Move | None:
+        """By the wallet itself, beside its results: believed only where the deduction is all there is to do."""
+        if payment.state != "DEDUCTING" or payment.fulfil:
+            return None
+        return self._done(payment) if status == "SUCCEEDED" else self._failed(payment, reason)
+
     def again(self, payment: Payment) -> Move | None:
         """Asks once more for what is not answered: what a person may always do, since each operation happens once."""
         match payment.state:
