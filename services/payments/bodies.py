@@ -17,6 +17,17 @@ MOST_AMOUNT = 10**15
 Status = Literal["PENDING", "SUCCEEDED", "FAILED"]
 # The wallet's own. What was cancelled or came too late is for the results to say: nothing is undone for such reasons.
 Reason = Literal["INSUFFICIENT_FUNDS", "NO_WALLET", "WRONG_CURRENCY", "INVALID_AMOUNT", "UNKNOWN"]
+
+
+def _without_nul(text: str) -> str:
+    if "\0" in text:
+        raise ValueError("a null character cannot be kept")
+    return text
+
+
+Amount = Annotated[
+    StrictInt, Field(ge=1, le=MOST_AMOUNT, description="In the currency's smallest unit, a whole number.")
+]
 Currency = Annotated[StrictStr, Field(pattern="^[A-Z]{3}$", description="ISO 4217, three capital letters.")]
 Reference = Annotated[
     StrictStr, Field(max_length=500, description="The client's own words."), AfterValidator(_without_nul)

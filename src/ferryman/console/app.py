@@ -22,7 +22,7 @@ def build(keyring: Keyring, max_body_bytes: int, routers: Sequence[APIRouter]) -
     """Ready to be served; the routers know their database."""
     app = FastAPI(
         title="Ferryman", version=__version__, description=ABOUT, openapi_url=OPENAPI, docs_url=DOCS, redoc_url=None,
-        swagger_ui_oauth2_redirect_url=None,
+        swagger_ui_oauth2_redirect_url=None, redirect_slashes=False,
     )  # fmt: skip
     for router in routers:
         app.include_router(router)

@@ -121,8 +121,9 @@ def _is_json(content_type: str) -> bool:
 
 def _route(scope: Scope) -> str:
     """By its template, not by what a client wrote: labels must not grow with the requests."""
-    path = getattr(scope.get("route"), "path", None)
-    return f"{scope['method']} {path}" if path else "other"
+    route = scope.get("route")
+    taken = scope["method"] in (getattr(route, "methods", None) or ())
+    return f"{scope['method']} {getattr(route, 'path', '')}" if taken else "other"
 
 
 def _say(scope: Scope, error: Exception) -> None:
