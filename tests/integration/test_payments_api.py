@@ -32,8 +32,7 @@ def desk(ferryman_db: Database) -> Iterator[Desk]:
 
 
 @pytest.fixture
-def api(desk: Desk, ferryman_database_url: str) -> Iterator[Running]:
-    assert desk.codecs  # what is asked for is checked against them
+def api(desk: Desk, ferryman_database_url: str) -> Iterator[Running]:  # noqa: ARG001 - it sets the schemas up
     with running(settings(ferryman_database_url)) as made:
         until(lambda: made.life.why_not_ready is None)
         yield made
@@ -379,6 +378,32 @@ def test_while_the_database_is_away_it_says_so_and_goes_on_by_itself(
         server.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS true")
     until(lambda: api.life.why_not_ready is None)
     assert api.client.post(body).status == 201
+
+
+def test_a_database_that_is_away_at_the_start_is_waited_for() -> None:
+    """N11: the process answers, and says what it waits for."""
+    with running(settings("postgresql://somebody@127.0.0.1:1/nothing")) as made:
+        refused = made.client.post(payment())
+        assert (refused.status, "Retry-After" in refused.headers) == (503, True)
+        assert "does not answer" in (made.life.why_not_ready or "")
+
+
+def test_it_needs_no_more_than_a_writers_and_a_consumers_rights(desk: Desk, ferryman_database_url: str) -> None:
+    """Without the consumer's it takes payments and shows them, and ends none."""
+    role = f"api_{uuid4().hex}"
+    desk.db.execute(f"CREATE ROLE {role} ROLE CURRENT_USER IN ROLE ferryman_writer")
+    try:
+        with running(settings(f"{ferryman_database_url}?options=-c%20role%3D{role}")) as made:
+            until(lambda: made.life.why_not_ready is None)
+            body = payment(reference="Invoice 17")
+            assert [made.client.post(body).status for _ in range(2)] == [201, 200]
+            assert len(made.client.get("/payments").json["payments"]) == 1
+            assert made.client.tell(body["uuid"], {"status": "FAILED"}).status == 500
+            assert desk.stands(request_of(body))[0] == "DEDUCTING"
+            desk.db.execute(f"GRANT ferryman_consumer TO {role}")
+            assert made.client.tell(body["uuid"], {"status": "FAILED"}).json["status"] == "FAILED"
+    finally:
+        desk.db.execute(f"DROP ROLE {role}")
 
 
 def test_a_database_without_its_tables_is_refused(ferryman_db: Database, ferryman_database_url: str) -> None:

@@ -29,7 +29,7 @@ def sha256(name: str) -> str:
 
 
 def settings(url: str, **more: Any) -> Settings:
-    tokens = {name: Token(sha256=sha256(name), scopes=list(scopes)) for name, scopes in TOKENS.items()}
+    tokens = {name: Token(sha256=sha256(name), scopes=[*scopes]) for name, scopes in TOKENS.items()}
     given = {"port": 0, "tokens": tokens} | more.pop("api", {})
     return Settings(database_url=url, api=Api(**given), **more)
 
@@ -56,6 +56,11 @@ class Client:
 
     def __init__(self, url: str) -> None:
         self._url = urlsplit(url)
+
+    @property
+    def port(self) -> int:
+        assert self._url.port is not None
+        return self._url.port
 
     def ask(
         self,
