@@ -9,7 +9,7 @@ class Token(Section):
     """One client of the API: what it shows, and what it may do. The token itself stands nowhere."""
 
     sha256: str = setting(
-        ..., 'The SHA-256 of its token, in hexadecimal: `printf %s "$TOKEN" | sha256sum`.',
+        ..., "The SHA-256 of its token, in hexadecimal; no token stands here.",
         pattern="^[0-9a-f]{64}$", danger="a token that can be guessed is found from it: make one with `openssl rand`",
     )  # fmt: skip
     scopes: list[Literal["payments:write", "payments:read", "internal:results"]] = setting(
