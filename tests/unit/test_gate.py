@@ -19,7 +19,7 @@ def ask(*messages: Message, path: str = "/x", inside: int = 1) -> tuple[Sent, li
     sent: Sent = []
     through: list[bytes] = []
 
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+    async def app(_: Scope, receive: Receive, send: Send) -> None:
         through.append((await receive())["body"])
         await asyncio.sleep(0.01)
         await send({"type": "http.response.start", "status": 204, "headers": []})
