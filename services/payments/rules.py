@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
-from uuid import UUID
+from uuid import UUID, uuid5
 
 from ferryman import Message, Received
 from ferryman.saga.model import Move, Stray
@@ -34,6 +34,11 @@ class Payment(NamedTuple):
 def payment_of(result: Received) -> UUID:
     found: UUID = result.data["request_id"]
     return found
+
+
+def message_id(payment: UUID, kind: str, attempt: int = 1) -> UUID:
+    """Follows from what the message says: who knows the payment finds its messages, and the same is said once."""
+    return uuid5(payment, f"{kind}/{attempt}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +149,7 @@ class Rules:
             return ()
         said = {"request_id": payment.uuid, "wallet_id": payment.wallet_id, "amount": payment.amount,
                 "currency": payment.currency, **more}  # fmt: skip
-        return (Message(kind, said, key=payment.uuid),)
+        return (Message(kind, said, key=payment.uuid, id=message_id(payment.uuid, kind)),)
 
 
 def _command(kind: str, payment: Payment, step: str, attempt: int, *, money: bool = False) -> Message:
@@ -153,7 +158,8 @@ def _command(kind: str, payment: Payment, step: str, attempt: int, *, money: boo
         said["wallet_id"] = payment.wallet_id
     if money:
         said |= {"amount": payment.amount, "currency": payment.currency}
-    return Message(kind, said, key=payment.wallet_id if step == DEDUCT else payment.uuid)
+    key = payment.wallet_id if step == DEDUCT else payment.uuid
+    return Message(kind, said, key=key, id=message_id(payment.uuid, kind, attempt))
 
 
 def _event(result: Received) -> str:

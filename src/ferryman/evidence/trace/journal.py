@@ -1,0 +1,84 @@
+"""Finds a payment's entries in a journal that has no index on ids or keys: by when they must have been appended.
+
+Positions follow time, so a moment is found by bisection, and only what stands around it is read. That costs writers
+nothing, and a trace some milliseconds, however much is retained.
+"""
+
+import time
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from ferryman.evidence.trace import store
+from ferryman.relay.operator import listing
+from ferryman.relay.operator.desk import Desk
+from ferryman.relay.operator.selection import Selection
+from ferryman.relay.store import listing as entries
+from ferryman.relay.store.listing import Listed
+
+# First close around each moment; wider only while something is missing that must be there: a long transaction, another
+# server's clock, a clock that was set.
+_SLACKS = tuple(timedelta(seconds=seconds) for seconds in (0.25, 2.0, 20.0))
+_STRIDE = 20_000
+_LONGEST_STRIDE = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is looked for, around which moments, and which of it must be there."""
+
+    ids: Collection[UUID]
+    key: str
+    types: Sequence[str]
+    moments: Sequence[datetime]
+    must: frozenset[UUID] = frozenset()
+
+
+def find(desk: Desk, wanted: Wanted, seconds: float) -> list[Listed]:
+    """What is there of it, in order. When what must be there was found, the rest of the time goes to what may follow
+    the first: results that were reported again, and attempts that nobody has answered.
+    """
+    until = time.monotonic() + seconds
+    found: dict[int, Listed] = {}
+    for slack in _SLACKS:
+        for since, to in merged((each - slack, each + slack) for each in wanted.moments):
+            first, last = listing.at_time(desk, since), listing.at_time(desk, to)
+            _read(desk, wanted, found, first, last, until)
+        if wanted.must <= {each.id for each in found.values()} or time.monotonic() > until:
+            break
+    if wanted.moments:
+        _read(desk, wanted, found, listing.at_time(desk, min(wanted.moments) - _SLACKS[0]), None, until)
+    return [found[position] for position in sorted(found)]
+
+
+def merged(spans: Iterable[tuple[datetime, datetime]]) -> list[tuple[datetime, datetime]]:
+    """Without what they have in common."""
+    out: list[tuple[datetime, datetime]] = []
+    for since, to in sorted(spans):
+        if out and since <= out[-1][1]:
+            out[-1] = (out[-1][0], max(out[-1][1], to))
+        else:
+            out.append((since, to))
+    return out
+
+
+def _read(
+    desk: Desk, wanted: Wanted, found: dict[int, Listed], after: int, last: int | None, until: float
+) -> None:  # fmt: skip
+    stride = _STRIDE
+    while time.monotonic() < until:
+        with desk.reading() as connection:
+            end = entries.last_position(connection) if last is None else last
+            if after >= end:
+                return
+            upto = min(after + stride, end)
+            at = store.positions_between(connection, wanted.ids, wanted.key, wanted.types, after, upto)
+            if new := [each for each in at if each not in found]:
+                found.update(_listed(connection, new))
+        after, stride = upto, min(stride * 2, _LONGEST_STRIDE)
+
+
+def _listed(connection: store.Connection, at: Sequence[int]) -> dict[int, Listed]:
+    listed = entries.entries_at(connection, Selection().parameters(), at, len(at))
+    return {each.position: each for each in listed}
