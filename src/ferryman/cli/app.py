@@ -22,6 +22,7 @@ COMMANDS = {
     "run": ("ferryman.cli.run", "Run services until SIGTERM; they drain, then exit 0."),
     "outbox": ("ferryman.cli.outbox", "See what waits to be published, and why; replay, discard."),
     "inbox": ("ferryman.cli.inbox", "See what consumers handled and could not handle; requeue, discard."),
+    "trace": ("ferryman.cli.trace", "Tell one payment's story across both databases and Kafka, and what to do next."),
     "schemas": ("ferryman.cli.schemas", "Check, publish, release and document the catalogue of topics and types."),
     "topics": ("ferryman.cli.topics", "Compare the catalogue's topics with the cluster's; create what is missing."),
     "pause": ("ferryman.cli.pause", "Stop publishing a topic or the whole outbox, or stop a consumer."),

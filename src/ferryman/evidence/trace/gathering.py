@@ -1,7 +1,7 @@
 """Asks each database for what it knows of a payment, in the order in which one answer leads to the next question."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from datetime import datetime
 from typing import TypeVar
 from uuid import UUID
@@ -12,10 +12,19 @@ from ferryman.consumer.store import standing
 from ferryman.evidence.trace import journal, store
 from ferryman.evidence.trace.journal import Wanted
 from ferryman.evidence.trace.messages import (
-    COMMANDS, EVENTS, FULFILMENTS, KINDS, RESULTS, Said, asked_in, messages_of, results_of,
+    COMMANDS,
+    EVENTS,
+    FULFILMENTS,
+    KINDS,
+    RESULTS,
+    Said,
+    asked_in,
+    messages_of,
+    results_of,
 )  # fmt: skip
 from ferryman.evidence.trace.model import Entry, Known, Operation, Payment, Receipt, Rejection, Side, Stray, Verdict
 from ferryman.evidence.trace.opening import Desks
+from ferryman.relay.operator import listing
 from ferryman.relay.operator import looking as relayed
 from ferryman.relay.operator.desk import Desk
 from ferryman.relay.store.listing import Listed
@@ -30,11 +39,8 @@ _MOST_LOOKS = 8
 T = TypeVar("T")
 
 
-@dataclass(slots=True)
-class _Wallet:
-    payment: Sequence[Operation] = ()
-    receipts: Sequence[Receipt] = ()
-    rejections: Sequence[Rejection] = ()
+Took = tuple[Sequence[Receipt], Sequence[Rejection]]
+"""What a consumer has a verdict on, and what it could not handle."""
 
 
 def gather(desks: Desks, identity: UUID) -> Known:
@@ -54,12 +60,12 @@ def gather(desks: Desks, identity: UUID) -> Known:
     answers = {*results, *(each for receipt in took[0] for each in receipt.results)}
     applied = _took(desks.orchestrator, "payments", [*answers, *(each.message_id for each in strays)])
     orchestrator = wallet = None
+    known = Known(identity, _now(desks), payment, ledger, strays, missing=missing)
     if desks.orchestrator is not None:
-        wanted = _from_orchestrator(identity, commands, payment, strays, (*took[0], *applied[0]), took, ledger)
-        orchestrator = _side(desks.orchestrator, "payments", applied, wanted)
+        orchestrator = _side(desks.orchestrator, "payments", applied, _commands(known, commands, took, applied))
     if desks.wallet is not None:
-        wallet = _side(desks.wallet, "wallet", took, _from_wallet(identity, answers, took[0], applied[0]))
-    return Known(identity, _now(desks), payment, ledger, strays, orchestrator, wallet, None, missing)
+        wallet = _side(desks.wallet, "wallet", took, _results(known, answers, took, applied))
+    return replace(known, orchestrator=orchestrator, wallet=wallet)
 
 
 def _asked(missing: list[str], what: str, desk: Desk, ask: Callable[[Desk], T]) -> T | None:
@@ -88,46 +94,50 @@ def _now(desks: Desks) -> datetime:
     return found
 
 
-def _took(desk: Desk | None, consumer: str, ids: Collection[UUID]) -> tuple[list[Receipt], list[Rejection]]:
-    """What a consumer has a verdict on, and what it could not handle."""
+def _took(desk: Desk | None, consumer: str, ids: Collection[UUID]) -> Took:
     if desk is None:
         return [], []
     with desk.reading() as db:
         receipts = store.receipts(db, consumer, ids)
         rows = inbox.records(db, [consumer], list(ids), None)
-    names = ("id", "type", "topic", "partition", "offset", "code", "error", "status", "rejected_at", "changed_at", "who")
+    names = (
+        "id",
+        "type",
+        "topic",
+        "partition",
+        "offset",
+        "code",
+        "error",
+        "status",
+        "rejected_at",
+        "changed_at",
+        "who",
+    )
     rejections = [Rejection(**{name: row[name] for name in names}, why=row["reason"]) for row in rows]
     return receipts, sorted(rejections, key=lambda each: each.rejected_at)
 
 
-def _from_orchestrator(
-    identity: UUID, commands: Mapping[UUID, Said], payment: Payment | None, strays: Sequence[Stray],
-    receipts: Sequence[Receipt], took: tuple[Sequence[Receipt], Sequence[Rejection]], ledger: Sequence[Operation],
-) -> Wanted:  # fmt: skip
-    """Its messages are appended when it is recorded, when a result is applied, and when its time has come."""
-    moments = [each.received_at for each in receipts] + [each.came_at for each in strays]
-    moments += [each.rejected_at for each in took[1]] + [each.decided_at for each in ledger]
-    must = {each.id for each in (*took[0], *took[1])}
-    if payment is not None:
+def _commands(known: Known, commands: Mapping[UUID, Said], took: Took, applied: Took) -> Wanted:
+    """They are appended when the payment is recorded, when a result is applied, and when its time has come."""
+    moments = [each.received_at for each in (*took[0], *applied[0])] + [each.rejected_at for each in took[1]]
+    moments += [each.came_at for each in known.strays] + [each.decided_at for each in known.ledger]
+    must = {each.id for each in took[0]} | {each.id for each in took[1]}
+    if payment := known.payment:
         moments += [payment.created_at, payment.changed_at]
-        must.add(message_id(identity, "wallet.deduct"))
+        must.add(message_id(known.id, "wallet.deduct"))
         if asked := asked_in(payment.state):
-            must.add(message_id(identity, asked, payment.attempt))
-    return Wanted(list(commands), str(identity), (*COMMANDS, *FULFILMENTS, *EVENTS), moments, frozenset(must))
+            must.add(message_id(known.id, asked, payment.attempt))
+    return Wanted(list(commands), str(known.id), (*COMMANDS, *FULFILMENTS, *EVENTS), moments, frozenset(must))
 
 
-def _from_wallet(
-    identity: UUID, answers: Collection[UUID], took: Sequence[Receipt], applied: Sequence[Receipt]
-) -> Wanted:  # fmt: skip
-    """A result is appended in the transaction of its command's receipt."""
-    moments = [each.received_at for each in (*took, *(() if took else applied))]
-    must = frozenset(each for receipt in took for each in receipt.results)
-    return Wanted(answers, str(identity), RESULTS, moments, must)
+def _results(known: Known, answers: Collection[UUID], took: Took, applied: Took) -> Wanted:
+    """Each is appended in the transaction of its command's receipt."""
+    moments = [each.received_at for each in took[0] or applied[0]]
+    must = frozenset(each for receipt in took[0] for each in receipt.results)
+    return Wanted(answers, str(known.id), RESULTS, moments, must)
 
 
-def _side(
-    desk: Desk, consumer: str, took: tuple[Sequence[Receipt], Sequence[Rejection]], wanted: Wanted
-) -> Side:  # fmt: skip
+def _side(desk: Desk, consumer: str, took: Took, wanted: Wanted) -> Side:
     receipts, rejections = took
     entries = [_entry(each) for each in journal.find(desk, wanted, JOURNAL_SECONDS)]
     unpublished = [each for each in entries if each.status != "PUBLISHED"][:_MOST_LOOKS]
@@ -137,7 +147,7 @@ def _side(
     with desk.acting() as db:
         paused = {row["consumer"]: row for row in standing.paused(db)}.get(consumer)
         processes = standing.processes(db, [consumer])[consumer]
-    said = paused and f"{paused['who']} since {moment(paused['since'])} ({paused['reason']})"
+    said = None if paused is None else f"{paused['who']} since {moment(paused['since'])} ({paused['reason']})"
     return Side([told.get(each.position, each) for each in entries], receipts, rejections, verdicts, processes, said)
 
 
@@ -176,7 +186,7 @@ def payment_of(desks: Desks, identity: UUID, seconds: float) -> tuple[UUID | Non
         if found := found or _by_stray(desk, identity):
             return found, looked
     for where, desk in desks.all:
-        positions, unseen = journal.listing.find(desk, [identity], since=None, seconds=seconds)
+        positions, unseen = listing.find(desk, [identity], since=None, seconds=seconds)
         looked.append(
             f"its outbox, down to position {unseen}, which took {seconds:g} s" if unseen else f"the {where}'s outbox"
         )

@@ -6,8 +6,9 @@ nothing, and a trace some milliseconds, however much is retained.
 
 import time
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from typing import Any
 from uuid import UUID
 
 from ferryman.evidence.trace import store
@@ -34,22 +35,23 @@ class Wanted:
     moments: Sequence[datetime]
     must: frozenset[UUID] = frozenset()
 
+    def parameters(self) -> dict[str, Any]:
+        return {"ids": list(self.ids), "key": self.key, "types": list(self.types)}
+
 
 def find(desk: Desk, wanted: Wanted, seconds: float) -> list[Listed]:
     """What is there of it, in order. When what must be there was found, the rest of the time goes to what may follow
     the first: results that were reported again, and attempts that nobody has answered.
     """
-    until = time.monotonic() + seconds
-    found: dict[int, Listed] = {}
+    search = _Search(desk, wanted, time.monotonic() + seconds)
     for slack in _SLACKS:
         for since, to in merged((each - slack, each + slack) for each in wanted.moments):
-            first, last = listing.at_time(desk, since), listing.at_time(desk, to)
-            _read(desk, wanted, found, first, last, until)
-        if wanted.must <= {each.id for each in found.values()} or time.monotonic() > until:
+            search.between(listing.at_time(desk, since), listing.at_time(desk, to))
+        if search.complete or search.over:
             break
     if wanted.moments:
-        _read(desk, wanted, found, listing.at_time(desk, min(wanted.moments) - _SLACKS[0]), None, until)
-    return [found[position] for position in sorted(found)]
+        search.between(listing.at_time(desk, min(wanted.moments) - _SLACKS[0]), None)
+    return [search.found[position] for position in sorted(search.found)]
 
 
 def merged(spans: Iterable[tuple[datetime, datetime]]) -> list[tuple[datetime, datetime]]:
@@ -63,22 +65,32 @@ def merged(spans: Iterable[tuple[datetime, datetime]]) -> list[tuple[datetime, d
     return out
 
 
-def _read(
-    desk: Desk, wanted: Wanted, found: dict[int, Listed], after: int, last: int | None, until: float
-) -> None:  # fmt: skip
-    stride = _STRIDE
-    while time.monotonic() < until:
-        with desk.reading() as connection:
-            end = entries.last_position(connection) if last is None else last
-            if after >= end:
-                return
-            upto = min(after + stride, end)
-            at = store.positions_between(connection, wanted.ids, wanted.key, wanted.types, after, upto)
-            if new := [each for each in at if each not in found]:
-                found.update(_listed(connection, new))
-        after, stride = upto, min(stride * 2, _LONGEST_STRIDE)
+@dataclass(slots=True)
+class _Search:
+    desk: Desk
+    wanted: Wanted
+    until: float
+    found: dict[int, Listed] = field(default_factory=dict)
 
+    @property
+    def over(self) -> bool:
+        return time.monotonic() > self.until
 
-def _listed(connection: store.Connection, at: Sequence[int]) -> dict[int, Listed]:
-    listed = entries.entries_at(connection, Selection().parameters(), at, len(at))
-    return {each.position: each for each in listed}
+    @property
+    def complete(self) -> bool:
+        return self.wanted.must <= {each.id for each in self.found.values()}
+
+    def between(self, after: int, last: int | None) -> None:
+        """Stride after stride, to a position or to the end of the journal."""
+        stride = _STRIDE
+        while not self.over:
+            with self.desk.reading() as connection:
+                end = entries.last_position(connection) if last is None else last
+                if after >= end:
+                    return
+                upto = min(after + stride, end)
+                at = store.positions_between(connection, self.wanted.parameters(), after, upto)
+                if new := [each for each in at if each not in self.found]:
+                    listed = entries.entries_at(connection, Selection().parameters(), new, len(new))
+                    self.found.update({each.position: each for each in listed})
+            after, stride = upto, min(stride * 2, _LONGEST_STRIDE)

@@ -1,7 +1,7 @@
 """What trace reads: rows by their keys, and of the journals what stands between two positions. All of it by indexes."""
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Any, LiteralString
 from uuid import UUID
 
@@ -71,11 +71,6 @@ WHERE position > %(after)s AND position <= %(upto)s AND (id = ANY (%(ids)s::uuid
   AND type = ANY (%(types)s::text[])
 """
 
-_HOW_OLD = """\
--- trace.oldest_entry
-SELECT created_at FROM ferryman.outbox ORDER BY position LIMIT 1
-"""
-
 
 def now(db: Connection) -> Any:
     return _one(db, _NOW, {})
@@ -125,16 +120,10 @@ def reported(row: Mapping[str, Any]) -> list[Any]:
     return found
 
 
-def positions_between(
-    db: Connection, ids: Collection[UUID], key: str, types: Sequence[str], after: int, upto: int
-) -> list[int]:
-    values = {"ids": list(ids), "key": key, "types": list(types), "after": after, "upto": upto}
-    return [row[0] for row in db.execute(_POSITIONS, values).fetchall()]
-
-
-def oldest_entry(db: Connection) -> Any:
-    """When the first entry that is retained was appended; None where there is none."""
-    return _one(db, _HOW_OLD, {})
+def positions_between(db: Connection, wanted: Mapping[str, Any], after: int, upto: int) -> list[int]:
+    """Of messages with these `ids`, or of these `types` with this `key`."""
+    rows = db.execute(_POSITIONS, {**wanted, "after": after, "upto": upto}).fetchall()
+    return [row[0] for row in rows]
 
 
 def _one(db: Connection, statement: LiteralString, values: Mapping[str, Any]) -> Any:
