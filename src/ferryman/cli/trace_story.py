@@ -4,11 +4,13 @@ import sys
 from datetime import datetime
 from typing import Any
 
+import click
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from ferryman.evidence.trace.model import Event, Known, Story
+from ferryman.relay.operator.story import attempts, times
 from ferryman.runtime.times import span
 
 _COLOURS = {"orchestrator": "cyan", "wallet": "magenta", "kafka": "yellow"}
@@ -17,9 +19,11 @@ _OF_STATUS = {"SUCCEEDED": "bold green", "FAILED": "bold red", "STUCK": "bold re
 
 def print_story(known: Known, story: Story) -> None:
     console = Console(width=None if sys.stdout.isatty() else 1000, highlight=False)
-    console.print(_headline(known, story))
-    console.print(_timeline(story))
-    console.print(_ending(story))
+    with console.capture() as said:
+        for part in (_headline(known, story), _timeline(story), _ending(story)):
+            console.print(part)
+    for line in said.get().splitlines():
+        click.echo(line.rstrip())
 
 
 def _headline(known: Known, story: Story) -> Text:
@@ -73,12 +77,12 @@ def _message(event: Event) -> str:
     detail = event.detail
     if event.what == "requested":
         return f"{detail['amount']:,} {detail['currency']}"
-    if event.times > 1 or event.what.endswith("again"):
-        times = "once" if event.times == 1 else f"{event.times} times"
+    if event.what.endswith("again"):
         answered = f", answered {detail['answered']}" if "answered" in detail else ""
-        return f"{times}{answered}"
+        return f"{times(event.times)}{answered}"
     attempt = detail.get("attempt", 1)
-    return f"{detail.get('type', '')}{f' (attempt {attempt})' if attempt > 1 else ''}"
+    answers = f" to {detail['answers']}" if "answers" in detail else ""
+    return f"{detail.get('type', '')}{answers}{f' (attempt {attempt})' if attempt > 1 else ''}"
 
 
 def _place(event: Event) -> str:
@@ -107,7 +111,7 @@ def _effect(event: Event) -> str:
 
 def _trouble(event: Event) -> str:
     detail = event.detail
-    tried = f"after {detail['attempts']} attempts" if "attempts" in detail else ""
+    tried = f"after {attempts(detail['attempts'])}:" if "attempts" in detail else ""
     code = f"{detail['code']}:" if "code" in detail else ""
     return " ".join(str(part) for part in (tried, code, detail.get("error")) if part)
 

@@ -156,10 +156,9 @@ def _stopped(way: _Way) -> Ending | None:
     other: Where = WALLET if way.at == ORCHESTRATOR else ORCHESTRATOR
     if way.receiver and (verdict := way.receiver.verdicts.get(way.identity)):
         if receipt and receipt.status == "RECEIVED":
-            return Ending(
-                "", f"{way.service} has it: {verdict.reason}", RECONCILE if receipt.error else verdict.next, other
-            )
-        return Ending("", f"{way.service} has it: {verdict.reason}", verdict.next, other)
+            command = RECONCILE if receipt.error else verdict.next
+            return Ending("", f"{way.service} took {way.what}: {verdict.reason}", command, other)
+        return Ending("", f"{way.service} could not handle {way.what}: {verdict.reason}", verdict.next, other)
     return _sent(way) or _waiting(way, other)
 
 
@@ -168,7 +167,7 @@ def _sent(way: _Way) -> Ending | None:
     entry = way.entry
     if entry is None or entry.status == "PUBLISHED":
         return None
-    return Ending("", f"{way.what} is not published: {entry.reason or entry.status}", entry.next, way.at)
+    return Ending("", f"{way.what} is not published ({entry.reason or entry.status})", entry.next, way.at)
 
 
 def _waiting(way: _Way, other: Where) -> Ending:

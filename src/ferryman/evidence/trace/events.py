@@ -33,6 +33,7 @@ _UNPUBLISHED = {
     "FAILED": "failed for good", "DISCARDED": "discarded by hand", "REPLAYING": "being published once more",
 }  # fmt: skip
 _ONE_TRANSACTION_SECONDS = 60
+_ONE_BATCH_SECONDS = 1
 _KAFKA_TICK_SECONDS = 0.001
 
 
@@ -96,13 +97,13 @@ class _Telling:
         if receipt is not None:
             after = self._handled(receipt, said, detail, after)
         result = receipt.results[0] if receipt and receipt.results else result_of(identity)
-        self._result(result, after)
+        self._result(result, KINDS[said.type], after)
 
-    def _result(self, identity: UUID, after: Moment) -> None:
+    def _result(self, identity: UUID, answers: str, after: Moment) -> None:
         ours, theirs = self.known.wallet, self.known.orchestrator
         entry, taken = ours and ours.entry(identity), theirs and theirs.receipt(identity)
         kind = entry.type if entry else taken.type if taken else RESULTS[0]
-        detail: dict[str, Any] = {"type": kind, "id": str(identity)}
+        detail: dict[str, Any] = {"type": kind, "id": str(identity), "answers": answers}
         after = self._appended(Event(None, WALLET, "reported", detail), ours, after)
         if again := [each for each in ours.entries if each.id == identity][1:] if ours else []:
             answered = {"answered": "with the same result"}
@@ -111,9 +112,9 @@ class _Telling:
         if receipt is None:
             return
         if receipt.outcome == "REFUSED":
-            self.add(_stray(receipt.received_at, identity, receipt.type, receipt.reason or ""), after)
+            self.add(_stray(receipt.received_at, identity, receipt.type, receipt.reason or "", answers), after)
         elif receipt.status == "HANDLED":
-            self.add(Event(receipt.received_at, ORCHESTRATOR, "applied", detail), after)
+            self.add(Event(_began(self.known, receipt, ORCHESTRATOR), ORCHESTRATOR, "applied", detail), after)
         else:
             self.add(_unusual(receipt, ORCHESTRATOR, detail), after)
 
@@ -186,10 +187,9 @@ class _Telling:
         said = {} if payment.reason is None else {"reason": payment.reason}
         applied = [
             at for at, _, event in self.events if event.what == "applied" and event.at is not None
-            and abs((event.at - payment.changed_at).total_seconds()) < 1
+            and abs((event.at - payment.changed_at).total_seconds()) < _ONE_BATCH_SECONDS
         ]  # fmt: skip
-        bad = payment.state in ("FAILED", "STUCK")
-        ended = Event(payment.changed_at, ORCHESTRATOR, payment.state, said, bad=bad)
+        ended = Event(payment.changed_at, ORCHESTRATOR, payment.state, said, bad=payment.state == "STUCK")
         self.add(ended, max(applied, default=None))
 
 
@@ -224,6 +224,10 @@ def _began(known: Known, receipt: Receipt, where: Where) -> datetime:
         moments += [each.decided_at for each in known.ledger if each.kind == kind and _by(receipt, each)]
         if receipt.results and (entry := known.wallet.entry(receipt.results[0])):
             moments.append(entry.created_at)
+    if where == ORCHESTRATOR and receipt.outcome == "DONE" and known.payment is not None:
+        moved = known.payment.changed_at
+        if 0 <= (receipt.received_at - moved).total_seconds() < _ONE_BATCH_SECONDS:
+            moments.append(moved)
     return min(moments)
 
 
@@ -240,8 +244,9 @@ def _unusual(receipt: Receipt, where: Where, detail: Detail) -> Event:
     return Event(receipt.received_at, where, "had no effect", {**detail, **more}, bad=True)
 
 
-def _stray(at: datetime, identity: UUID, kind: str, why: str) -> Event:
-    return Event(at, ORCHESTRATOR, f"applied to nothing: {why}", {"type": kind, "id": str(identity)}, bad=True)
+def _stray(at: datetime, identity: UUID, kind: str, why: str, answers: str | None = None) -> Event:
+    said = {"type": kind, "id": str(identity), **({"answers": answers} if answers else {})}
+    return Event(at, ORCHESTRATOR, f"applied to nothing: {why}", said, bad=True)
 
 
 def _spot(each: Receipt | Rejection) -> dict[str, Any]:

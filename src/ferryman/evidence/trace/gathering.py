@@ -33,7 +33,7 @@ from ferryman.runtime.times import moment
 from ferryman.services.payments.rules import message_id
 
 JOURNAL_SECONDS = 0.3
-"""For each journal. What must be there takes a few milliseconds of it."""
+"""For each journal, at most: what must be there takes a few milliseconds of it."""
 
 _MOST_LOOKS = 8
 T = TypeVar("T")

@@ -21,6 +21,7 @@ from ferryman.relay.store.listing import Listed
 # First close around each moment; wider only while something is missing that must be there: a long transaction, another
 # server's clock, a clock that was set.
 _SLACKS = tuple(timedelta(seconds=seconds) for seconds in (0.25, 2.0, 20.0))
+_SWEEP_SECONDS = 0.1
 _STRIDE = 20_000
 _LONGEST_STRIDE = 100_000
 
@@ -40,8 +41,8 @@ class Wanted:
 
 
 def find(desk: Desk, wanted: Wanted, seconds: float) -> list[Listed]:
-    """What is there of it, in order. When what must be there was found, the rest of the time goes to what may follow
-    the first: results that were reported again, and attempts that nobody has answered.
+    """What is there of it, in order; so long is looked for what must be there. A little more time goes to what may
+    follow the first: results that were reported again, and attempts that nobody has answered.
     """
     search = _Search(desk, wanted, time.monotonic() + seconds)
     for slack in _SLACKS:
@@ -50,6 +51,7 @@ def find(desk: Desk, wanted: Wanted, seconds: float) -> list[Listed]:
         if search.complete or search.over:
             break
     if wanted.moments:
+        search.until = time.monotonic() + _SWEEP_SECONDS
         search.between(listing.at_time(desk, min(wanted.moments) - _SLACKS[0]), None)
     return [search.found[position] for position in sorted(search.found)]
 
