@@ -8,9 +8,11 @@ from uuid import UUID
 
 import pytest
 
+from ferryman.cli.trace import addressed
 from ferryman.evidence.trace.journal import merged
 from ferryman.evidence.trace.messages import messages_of, result_of, results_of
 from ferryman.evidence.trace.model import (
+    Ending,
     Entry,
     Known,
     Operation,
@@ -24,6 +26,8 @@ from ferryman.evidence.trace.model import (
     Verdict,
 )  # fmt: skip
 from ferryman.evidence.trace.story import tell
+from ferryman.runtime.settings import Settings
+from ferryman.runtime.sources import Loaded
 from ferryman.services.payments.rules import message_id
 
 NOON = datetime(2025, 11, 18, 12, tzinfo=UTC)
@@ -226,3 +230,28 @@ def test_moments_that_are_close_are_looked_at_together() -> None:
         (after(0), after(3)),
         (after(5), after(9)),
     ]
+
+
+@pytest.mark.parametrize(
+    ("sources", "origin", "following", "expected"),
+    [
+        ({}, "FERRYMAN_PAYMENTS__WALLET_DATABASE_URL", "ferryman run wallet",
+         'FERRYMAN_DATABASE_URL="$FERRYMAN_PAYMENTS__WALLET_DATABASE_URL" ferryman run wallet'),
+        ({}, "ferryman.toml", "ferryman run relay", "FERRYMAN_DATABASE_URL=<the wallet's URL> ferryman run relay"),
+        ({"books": {"database_url": "postgresql://w/w"}}, "ferryman.toml",
+         "mend the cause, then ferryman inbox requeue --id r/0/1   or   ferryman inbox discard --id r/0/1",
+         "mend the cause, then ferryman inbox requeue --id r/0/1 --source books   or   "
+         "ferryman inbox discard --id r/0/1 --source books"),
+        ({"books": {"database_url": "postgresql://w/w"}}, "ferryman.toml", "ferryman run relay", "ferryman run relay"),
+        ({"books": {"database_url": "postgresql://w/w"}}, "ferryman.toml", "ferryman run wallet",
+         "FERRYMAN_DATABASE_URL=<the wallet's URL> ferryman run wallet"),
+    ],
+)  # fmt: skip
+def test_what_is_to_be_done_in_the_wallets_database_says_so(
+    sources: dict[str, Any], origin: str, following: str, expected: str
+) -> None:
+    wallets = "postgresql://w/w"
+    settings = Settings.model_validate({"payments": {"wallet_database_url": wallets}, "relay": {"sources": sources}})
+    loaded = Loaded(settings, {"payments.wallet_database_url": origin})
+    assert addressed(Ending("", "", following, "wallet"), loaded).next == expected
+    assert addressed(Ending("", "", following, "orchestrator"), loaded).next == following

@@ -23,6 +23,7 @@ from ferryman.runtime.settings import Settings
 from ferryman.runtime.sources import Loaded
 
 SEARCH_SECONDS = 10.0
+RUN_RELAY = "ferryman run relay"
 _WALLETS = "payments.wallet_database_url"
 
 
@@ -52,7 +53,7 @@ def command(context: click.Context, *, identity: UUID, no_kafka: bool, as_json: 
     if not no_kafka and settings.kafka.bootstrap_servers:
         known = _with_kafka(settings, known)
     told = tell(known)
-    story = Story(told.events, told.ending if one else _addressed(told.ending, loaded))
+    story = Story(told.events, told.ending if one else addressed(told.ending, loaded))
     if as_json:
         print_json(_as_dict(known, story))
     else:
@@ -89,14 +90,16 @@ def _with_kafka(settings: Settings, known: Known) -> Known:
         return replace(known, missing=[*known.missing, f"Kafka: {error}"])
 
 
-def _addressed(ending: Ending, loaded: Loaded) -> Ending:
+def addressed(ending: Ending, loaded: Loaded) -> Ending:
     """What is to be done in the wallet's database says so, by a source's name or by its URL's variable."""
     if ending.next is None or ending.at != WALLET:
         return ending
     settings = loaded.settings
     wallets = of_wallet(settings).database_url
     named = [name for name, source in settings.relay.sources.items() if source.database_url == wallets]
-    if named and not re.search(r"ferryman run (?!relay)", ending.next):
+    if named and ending.next == RUN_RELAY:  # it publishes every source
+        return ending
+    if named and not re.search(r"ferryman run ", ending.next):
         desk = re.compile(r"(ferryman (?:outbox|inbox|resume) .*?)(?=   or   |$)")
         return replace(ending, next=desk.sub(rf"\1 --source {named[0]}", ending.next))
     variable = env_name(_WALLETS)

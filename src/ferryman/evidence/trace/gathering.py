@@ -187,9 +187,8 @@ def payment_of(desks: Desks, identity: UUID, seconds: float) -> tuple[UUID | Non
             return found, looked
     for where, desk in desks.all:
         positions, unseen = listing.find(desk, [identity], since=None, seconds=seconds)
-        looked.append(
-            f"its outbox, down to position {unseen}, which took {seconds:g} s" if unseen else f"the {where}'s outbox"
-        )
+        depth = f", down to position {unseen}, which took {seconds:g} s" if unseen else ""
+        looked.append(f"the {where}'s outbox{depth}")
         for position in positions:
             seen = relayed.look(desk, position)
             if seen and (found := _by_key(desks, identity, seen.entry.type, seen.entry.key, seen.entry.created_at)):
@@ -201,7 +200,7 @@ def _by_receipt(db: store.Connection, identity: UUID) -> UUID | None:
     """A command's receipt has the results, whose key is the payment."""
     for receipt in inbox.receipts(db, ["wallet"], [identity]):
         for each in store.reported(receipt):
-            return UUID(each[1])
+            return _uuid(each[1])
     return None
 
 
@@ -222,9 +221,8 @@ def _by_stray(desk: Desk, identity: UUID) -> UUID | None:
 
 def _by_key(desks: Desks, identity: UUID, kind: str, key: str, at: datetime) -> UUID | None:
     """Its key is the payment, or for a command of the wallet's one of its payments has such a message."""
-    try:
-        named = UUID(key)
-    except ValueError:
+    named = _uuid(key)
+    if named is None:
         return None
     if kind not in KINDS:
         return named if kind in (*EVENTS, *FULFILMENTS, *RESULTS) else None
@@ -233,3 +231,10 @@ def _by_key(desks: Desks, identity: UUID, kind: str, key: str, at: datetime) -> 
     with desks.orchestrator.reading() as db:
         candidates = store.payments_of_wallet(db, named, at, 10_000)
     return next((each for each in candidates if identity in messages_of(each, types=[kind])), None)
+
+
+def _uuid(text: str) -> UUID | None:
+    try:
+        return UUID(text)
+    except ValueError:
+        return None
