@@ -107,7 +107,7 @@ def told(story: dict[str, Any]) -> list[tuple[str, str, str | None]]:
 
 @pytest.mark.slow
 def test_a_payment_is_traced_from_its_request_to_its_end_and_each_stop_says_what_to_run(system: System) -> None:
-    """N13: no relay, then no wallet, then everyone; by the payment's id and by a message's. Slow, because two groups begin."""
+    """N13: no relay, then no wallet, then everyone; by the payment's id and a message's. Slow: two groups begin."""
     payment = system.request()
     waits = system.trace(payment.uuid, "--json").json
     assert (waits["now"], waits["next"]) == ("PENDING (DEDUCTING)", "ferryman run relay")

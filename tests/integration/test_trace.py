@@ -208,6 +208,19 @@ def test_one_database_that_is_both_tells_each_thing_once(crossing: Crossing) -> 
     assert story.ending.now == "SUCCEEDED"
 
 
+def test_whoever_may_only_look_may_trace(crossing: Crossing) -> None:
+    payment = crossing.request()
+    crossing.publish(crossing.desk.db)
+    crossing.rejected(crossing.books.db, wallet, COMMANDS)
+    late = crossing.request()
+    crossing.desk.late(late)
+    for db in (crossing.desk.db, crossing.books.db):
+        db.execute("SET ROLE ferryman_monitor")
+    assert "ferryman inbox requeue" in (crossing.story(payment).ending.next or "")
+    assert crossing.story(late).ending.next == "ferryman run relay"
+    assert crossing.known(payment.uuid).missing == []
+
+
 RETAINED, RECEIPTS = 1_000_000, 300_000
 FILL_JOURNAL = """
 INSERT INTO ferryman.outbox (lane, id, created_at, topic, key, type, payload)

@@ -192,6 +192,13 @@ def test_a_cause_stands_before_its_effect_whatever_the_clock_of_the_other_databa
     ]  # fmt: skip
 
 
+def test_a_dead_letter_of_a_message_that_was_handled_is_no_obstacle() -> None:
+    """Another message with its id came: a conflict, which changes nothing about the first."""
+    conflict = having(DECIDED, REQUEUE, DEDUCT)
+    conflict = replace(conflict, receipts=DECIDED.receipts)
+    assert tell(known(orchestrator=replace(ASKED, consumers=0), wallet=conflict)).ending.next == "ferryman run payments"
+
+
 def test_duplicates_are_folded_and_counted() -> None:
     thrice = replace(DECIDED, entries=[entry(RESULT, "wallet.succeeded", at) for at in (21, 30, 31, 32)])
     copies: dict[UUID, Sequence[Seen]] = {DEDUCT: [Seen(2, offset, after(5 + offset)) for offset in (7, 8, 9)]}
@@ -239,9 +246,8 @@ def test_moments_that_are_close_are_looked_at_together() -> None:
          'FERRYMAN_DATABASE_URL="$FERRYMAN_PAYMENTS__WALLET_DATABASE_URL" ferryman run wallet'),
         ({}, "ferryman.toml", "ferryman run relay", "FERRYMAN_DATABASE_URL=<the wallet's URL> ferryman run relay"),
         ({"books": {"database_url": "postgresql://w/w"}}, "ferryman.toml",
-         "mend the cause, then ferryman inbox requeue --id r/0/1   or   ferryman inbox discard --id r/0/1",
-         "mend the cause, then ferryman inbox requeue --id r/0/1 --source books   or   "
-         "ferryman inbox discard --id r/0/1 --source books"),
+         "then ferryman inbox requeue --id 1   or   ferryman inbox discard --id 1",
+         "then ferryman inbox requeue --id 1 --source books   or   ferryman inbox discard --id 1 --source books"),
         ({"books": {"database_url": "postgresql://w/w"}}, "ferryman.toml", "ferryman run relay", "ferryman run relay"),
         ({"books": {"database_url": "postgresql://w/w"}}, "ferryman.toml", "ferryman run wallet",
          "FERRYMAN_DATABASE_URL=<the wallet's URL> ferryman run wallet"),

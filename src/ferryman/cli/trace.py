@@ -49,11 +49,10 @@ def command(context: click.Context, *, identity: UUID, no_kafka: bool, as_json: 
     settings = wiring.settings(context)
     with open_desks(settings) as desks:
         known = _known(desks, identity)
-        one = desks.one
-    if not no_kafka and settings.kafka.bootstrap_servers:
-        known = _with_kafka(settings, known)
+        if not no_kafka and settings.kafka.bootstrap_servers:
+            known = _with_kafka(settings, desks, known)
     told = tell(known)
-    story = Story(told.events, told.ending if one else addressed(told.ending, loaded))
+    story = Story(told.events, told.ending if desks.one else addressed(told.ending, loaded))
     if as_json:
         print_json(_as_dict(known, story))
     else:
@@ -83,11 +82,15 @@ def _something(known: Known) -> bool:
     return bool(known.payment or known.ledger or any(each.entries or each.receipts for each in sides))
 
 
-def _with_kafka(settings: Settings, known: Known) -> Known:
+def _with_kafka(settings: Settings, desks: Desks, known: Known) -> Known:
+    """What a group is past is looked at once more: its receipt may have been written since the database was asked."""
     try:
-        return replace(known, kafka=kafka.look(settings.kafka, kafka.sought(known)))
+        found = kafka.look(settings.kafka, kafka.sought(known))
     except FerrymanError as error:
         return replace(known, missing=[*known.missing, f"Kafka: {error}"])
+    if any(each.read for copies in found.values() for each in copies):
+        known = gather(desks, known.id)
+    return replace(known, kafka=found)
 
 
 def addressed(ending: Ending, loaded: Loaded) -> Ending:

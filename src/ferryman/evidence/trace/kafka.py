@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from confluent_kafka import Consumer, Message
 
 SECONDS = 3.0
-_EARLIER = timedelta(seconds=1)
+_EARLIER = timedelta(seconds=10)
+"""The relay's clock, which Kafka's times are of, may be behind the database's."""
 _BATCH = 1000
 
 
