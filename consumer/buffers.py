@@ -28,7 +28,11 @@ class Buffer:
     doomed: str | None = None
     """Why it is to be rejected, as soon as there is a connection to write that down."""
     singly: int = 0
-    """So many are to be begun alone: the last owner may have been killed by one of them."""
+    """So many are to be begun alone: one of them may have closed the connection."""
+    singly_until: int = 0
+    """What is before this offset is begun alone: the last owner died of a batch that went so far."""
+    watched: int = 0
+    """So many are begun in batches that are marked: the last owner died of nobody knows what."""
 
     def add(self, record: Record) -> None:
         if self.position is None:
@@ -36,13 +40,18 @@ class Buffer:
         self.waiting.append(record)
         self.bytes += size(record)
 
+    @property
+    def suspicious(self) -> bool:
+        """Whether what stands in front may be what ended a process, or a connection."""
+        return self.singly > 0 or (bool(self.waiting) and self.waiting[0].offset < self.singly_until)
+
     def finish(self, record: Record) -> None:
         """It must stand in front: what was passed over would never be handled."""
         if self.waiting.popleft() is not record:
             raise AssertionError(f"{record} was handled before what stands in front of it")
         self.bytes -= size(record)
         self.position = record.offset + 1
-        self.singly = max(0, self.singly - 1)
+        self.singly, self.watched = max(0, self.singly - 1), max(0, self.watched - 1)
         self.attempts, self.alone, self.doomed = 0, False, None
 
 
@@ -53,9 +62,16 @@ class Buffers:
     most_bytes: int
     by_place: dict[Partition, Buffer] = field(default_factory=dict)
 
-    def own(self, places: Collection[Partition], *, singly: int = 0, suspects: Collection[Partition] = ()) -> None:
+    def own(self, places: Collection[Partition]) -> None:
         for place in places:
-            self.by_place[place] = Buffer(singly=singly if place in suspects else 0)
+            self.by_place[place] = Buffer()
+
+    def suspect(self, place: Partition, until: int, most: int) -> None:
+        """Its last owner died. What it had marked is begun alone; for the rest batches are marked, until as many as one
+        may have are through: most owners die of something else than a message.
+        """
+        if buffer := self.by_place.get(place):
+            buffer.singly_until, buffer.watched = until, most
 
     def drop(self, places: Iterable[Partition]) -> dict[Partition, int]:
         """Where they were."""

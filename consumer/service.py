@@ -154,7 +154,7 @@ class ConsumerService:
             if self._connection is not None and not self._connection.closed and owned:
                 try:
                     starts.release(self._connection, self.name, owned)
-                except psycopg.Error as error:  # its next owner then begins singly
+                except psycopg.Error as error:  # its next owner then marks its batches
                     log.warning("not released", consumer=self.name, error=str(postgres.translate(error)))
 
         return revoked
@@ -168,15 +168,14 @@ class ConsumerService:
         return lost
 
     def _own(self, worker: Worker, connection: Connection) -> None:
-        """Says that new partitions are ours; one that its last owner did not let go of begins singly."""
+        """Says that new partitions are ours; one that its last owner did not let go of is begun with care."""
         if not self._to_own:
             return
         suspects = starts.own(connection, self.name, self._to_own)
-        for place in suspects:
-            if buffer := worker.buffers.by_place.get(place):
-                buffer.singly = worker.policy.batch
+        for place, until in suspects.items():
+            worker.buffers.suspect(place, until, worker.policy.batch)
         if suspects:
-            log.warning("beginning singly", consumer=self.name, partitions=sorted(suspects))
+            log.warning("an owner died", consumer=self.name, partitions=sorted(suspects))
         self._to_own.clear()
 
     def _look(self, worker: Worker, connection: Connection) -> None:

@@ -88,6 +88,7 @@ class Worker:
         if self.consumer.mode == "at_most_once":
             done = self._at_most_once(connection, face, records)
         else:
+            self._mark(connection, records)
             done = self._handle(connection, face, records)
         if done:
             self.before("offsets")
@@ -112,7 +113,7 @@ class Worker:
         first = self._turns % max(1, len(ready))
         for place in (*ready[first:], *ready[:first]):
             buffer = self.buffers.by_place[place]
-            if buffer.singly or buffer.alone:
+            if buffer.suspicious or buffer.alone:
                 if not portion:
                     return [buffer.waiting[0]]
                 continue
@@ -128,7 +129,7 @@ class Worker:
         alone = len(records) == 1
         if alone and buffer.doomed:
             return self._reject(connection, face, records[0], BUG, buffer.doomed)
-        if alone and buffer.singly and self._begun(connection, buffer, records[0]) > self.policy.kills:
+        if alone and buffer.suspicious and self._begun(connection, buffer, records[0]) > self.policy.kills:
             return self._reject(connection, face, records[0], KILLER, "each time it was begun alone its process died")
         try:
             self._transact(connection, face, [self._item(record) for record in records])
@@ -143,6 +144,12 @@ class Worker:
             return self._failed(connection, face, records, error)
         self._finish(records)
         return list(records)
+
+    def _mark(self, connection: Connection, records: Sequence[Record]) -> None:
+        """How far this batch goes in each partition whose last owner died: if this one dies too, that is where."""
+        watched = {place for place, each in self.buffers.by_place.items() if each.watched and not each.suspicious}
+        if untils := {each.place: each.offset + 1 for each in records if each.place in watched}:
+            starts.begin_batch(connection, self.consumer.name, untils)
 
     def _begun(self, connection: Connection, buffer: Buffer, record: Record) -> int:
         """How many processes have begun it alone. Trying it again in this one ends none."""

@@ -1,6 +1,6 @@
-"""Marks of who owns a partition, and of messages that are begun alone: each in a transaction of its own."""
+"""Marks of who owns a partition, and of what is begun where its last owner died: each in a transaction of its own."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from ferryman.consumer.model import Partition, Record
 from ferryman.consumer.store.receipts import Connection
@@ -11,13 +11,13 @@ INSERT INTO ferryman.inbox_start AS s (consumer, topic, partition, owned)
 SELECT %(consumer)s, p.topic, p.partition, true
 FROM unnest(%(topics)s::text[], %(partitions)s::integer[]) p (topic, partition) ORDER BY 2, 3
 ON CONFLICT (consumer, topic, partition) DO UPDATE SET owned = true
-RETURNING s.topic, s.partition, (SELECT b.owned FROM ferryman.inbox_start b
-                                 WHERE (b.consumer, b.topic, b.partition) = (s.consumer, s.topic, s.partition))
+RETURNING s.topic, s.partition, s.until, (SELECT b.owned FROM ferryman.inbox_start b
+                                          WHERE (b.consumer, b.topic, b.partition) = (s.consumer, s.topic, s.partition))
 """
 
 _RELEASE = """\
 -- consumer.release
-UPDATE ferryman.inbox_start s SET owned = false, starts = 0
+UPDATE ferryman.inbox_start s SET owned = false, starts = 0, until = 0
 FROM unnest(%(topics)s::text[], %(partitions)s::integer[]) p (topic, partition)
 WHERE s.consumer = %(consumer)s AND (s.topic, s.partition) = (p.topic, p.partition)
 """
@@ -31,14 +31,29 @@ RETURNING s.starts
 """
 
 
-def own(connection: Connection, consumer: str, partitions: Collection[Partition]) -> set[Partition]:
-    """Marks them as owned; gives those whose last owner did not let go: it may have been killed by a message."""
+_BEGIN_BATCH = """\
+-- consumer.begin_batch
+UPDATE ferryman.inbox_start s SET until = p.until
+FROM unnest(%(topics)s::text[], %(partitions)s::integer[], %(untils)s::bigint[]) p (topic, partition, until)
+WHERE s.consumer = %(consumer)s AND (s.topic, s.partition) = (p.topic, p.partition)
+"""
+
+
+def own(connection: Connection, consumer: str, partitions: Collection[Partition]) -> dict[Partition, int]:
+    """Marks them as owned; gives those whose last owner did not let go, since a message may have killed it: one before
+    this offset, where it had marked its batch.
+    """
     rows = connection.execute(_OWN, _wanted(consumer, partitions)).fetchall()
-    return {(topic, partition) for topic, partition, owned in rows if owned}
+    return {(topic, partition): until for topic, partition, until, owned in rows if owned}
 
 
 def release(connection: Connection, consumer: str, partitions: Collection[Partition]) -> None:
     connection.execute(_RELEASE, _wanted(consumer, partitions))
+
+
+def begin_batch(connection: Connection, consumer: str, untils: Mapping[Partition, int]) -> None:
+    """Marks how far a batch goes that is begun after an owner died."""
+    connection.execute(_BEGIN_BATCH, {**_wanted(consumer, untils), "untils": list(untils.values())})
 
 
 def begin_alone(connection: Connection, consumer: str, record: Record) -> int:

@@ -48,6 +48,7 @@ def test_killed_at_any_point_each_message_takes_effect_once(shop: Shop, point: s
     shop.books_balance()
     assert shop.verdicts() == {"DONE": 61}
     assert len(set(shop.reports())) == 61
+    assert shop.one("SELECT max(starts) FROM ferryman.inbox_start") == 0, "no message was begun alone for one death"
     successor.send(signal.SIGTERM)
     assert successor.wait() == 0
 
@@ -67,9 +68,10 @@ def test_at_most_once_a_message_that_was_begun_is_never_begun_again(shop: Shop, 
     successor.until(lambda: shop.one("SELECT count(*) FROM effect WHERE payment = %s", str(last)), "the last", 40)
     successor.until(lambda: shop.settled(21), "receipts", 40)
     shop.books_balance()
-    verdicts = shop.verdicts()
-    assert verdicts.keys() <= {"DONE", "RECEIVED"}
-    assert verdicts["DONE"] == shop.one("SELECT count(*) FROM effect")
+    assert shop.verdicts().keys() <= {"DONE", "RECEIVED"}
+    # In one look, since the last of other partitions may be under way.
+    both = "SELECT (SELECT count(*) FROM ferryman.inbox WHERE outcome = 'DONE') = (SELECT count(*) FROM effect)"
+    assert shop.one(both)
 
 
 _AT_MOST_ONCE = {"after poll": "ferryman.consumer.worker:Worker._at_most_once"}
@@ -87,21 +89,21 @@ def lived(wallet: Launched, until: Callable[[], bool], seconds: float = 40) -> b
 
 
 def test_a_message_that_kills_its_process_is_found_and_rejected_while_its_neighbours_go_on(shop: Shop) -> None:
-    """N10, N11: it is begun alone, three times at most."""
+    """N10, N11: once in a batch of which nothing is known, once in one that was marked, and three times alone."""
     for number in range(12):
         shop.send(1, number % 10)
     killer = shop.send(1, 3, do="exit")
     for number in range(12):
         shop.send(1, number % 10)
     shop.flush()
-    for deaths in range(6):  # noqa: B007
+    for deaths in range(7):  # noqa: B007
         wallet = shop.start()
         if lived(wallet, lambda: shop.settled(25)):
             break
     assert shop.verdicts() == {"DONE": 24, "REJECTED": 1}
     assert shop.one("SELECT reason FROM ferryman.inbox WHERE id = %s", killer) == "KILLER"
     shop.books_balance()
-    assert 1 <= deaths <= 4
+    assert 2 <= deaths <= 5
 
 
 def test_a_handler_that_hangs_in_the_database_is_cancelled(shop: Shop) -> None:
@@ -120,11 +122,11 @@ def test_a_handler_that_hangs_ends_its_process_and_is_found_by_the_successors(sh
     hanging = shop.send(1, 2, do="hang")
     shop.flush()
     env: dict[str, Any] = {"FERRYMAN_CONSUMER__DEADLINE_SECONDS": "0.5", "FERRYMAN_CONSUMER__KILLS": "1"}
-    for deaths in range(4):  # noqa: B007
+    for deaths in range(5):  # noqa: B007
         wallet = shop.start(**env)
         if lived(wallet, lambda: shop.settled(2)):
             break
         assert wallet.wait() == 1, wallet.transcript()
-    assert deaths == 2
+    assert deaths == 3
     assert shop.one("SELECT reason FROM ferryman.inbox WHERE id = %s", hanging) == "KILLER"
     shop.books_balance()

@@ -141,9 +141,9 @@ class Owner:
             connection.close()
 
     def _own(self, worker: Worker, connection: Connection) -> None:
-        """As the service does: what its last owner did not let go of begins singly."""
-        for place in starts.own(connection, self._consumer.name, self._topics.records):
-            worker.buffers.by_place[place].singly = self._policy.batch
+        """As the service does: what its last owner did not let go of is begun with care."""
+        for place, until in starts.own(connection, self._consumer.name, self._topics.records).items():
+            worker.buffers.suspect(place, until, self._policy.batch)
 
     def _turn(self, worker: Worker, feed: MemoryFeed, connection: Seen) -> None:
         face = face_of(self._consumer.connection, connection)
