@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from ferryman.relay.cluster import Cluster
+from ferryman.relay.described.service import DescribedOutbox, described
 from ferryman.relay.kafka import DEFAULTS, INSISTED
 from ferryman.relay.keeper import Keeper
 from ferryman.relay.lanes import Turn
@@ -23,7 +24,7 @@ _SUPERVISION_SECONDS = 0.25
 
 
 class Relay:
-    """What `ferryman run relay` runs."""
+    """The journal's relay."""
 
     name = "relay"
 
@@ -67,6 +68,10 @@ class Relay:
         return worker
 
     @property
+    def described(self) -> list[DescribedOutbox]:
+        return described(self._settings, self.sources, self.cluster, self._producer)
+
+    @property
     def _numbers(self) -> range:
         return range(self._settings.relay.workers)
 
@@ -74,6 +79,12 @@ class Relay:
         broken = [f"{source.name}: {source.problem}" for source in self.sources if source.problem]
         away = self.cluster.why_not()
         return "; ".join([*broken, *([away] if away else [])]) or None
+
+
+def services(settings: Settings) -> tuple[Relay | DescribedOutbox, ...]:
+    """What `ferryman run relay` runs: the journal's relay, and beside it one for each described outbox."""
+    relay = Relay(settings)
+    return relay, *relay.described
 
 
 @dataclass(slots=True)
@@ -122,6 +133,10 @@ class Drained:
     waiting: int = 0
     seconds: float = 0.0
 
+    def add(self, turn: Turn) -> None:
+        self.published += turn.published
+        self.failed += turn.failed
+
 
 @dataclass(slots=True)
 class _Watch:
@@ -133,8 +148,7 @@ class _Watch:
 
     def observe(self, turn: Turn) -> None:
         with self.lock:
-            self.drained.published += turn.published
-            self.drained.failed += turn.failed
+            self.drained.add(turn)
             self.quiet = self.quiet | turn.lanes if turn.quiet else set()
 
     def finished(self, connection: lanes.Connection) -> bool:
@@ -144,6 +158,8 @@ class _Watch:
 def drain(settings: Settings, stopping: threading.Event, progress: Callable[[int], None] = lambda _: None) -> Drained:
     """Publishes what is to be published now, then returns. Raises when a database or the cluster is away."""
     relay, began, total = Relay(settings), time.monotonic(), Drained()
+    for outbox in relay.described:
+        total.waiting += outbox.drain(stopping, total.add)
     workers = []
     for source in relay.sources:
         watch = _Watch(total)

@@ -8,6 +8,7 @@ from pydantic import SecretStr, model_validator
 from ferryman.runtime.redaction import redact_value
 from ferryman.runtime.setting import Port, Seconds, Section, setting
 from ferryman.runtime.settings_api import Api
+from ferryman.runtime.settings_outbox import Outbox
 from ferryman.runtime.settings_payments import Payments
 from ferryman.runtime.settings_relay import Relay
 
@@ -170,6 +171,7 @@ class Settings(Section):
     database: Database = setting(Database, "How each process connects to PostgreSQL.")
     kafka: Kafka = setting(Kafka, "How each process connects to Kafka.")
     relay: Relay = setting(Relay, "How `ferryman run relay` publishes outboxes to Kafka.")
+    outbox: dict[str, Outbox] = setting({}, "Tables that are outboxes already, by a name of yours.")
     consumer: Consumer = setting(Consumer, "How consumers take messages from Kafka and handle them, each once.")
     payments: Payments = setting(Payments, "How `ferryman run payments` has payments done.")
     api: Api = setting(Api, "How `ferryman run api` answers over HTTP.")

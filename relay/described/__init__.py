@@ -1,0 +1,1 @@
+"""Described outboxes: tables that users have already, claimed and settled row by row."""
