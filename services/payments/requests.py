@@ -5,7 +5,7 @@ from dataclasses import replace
 from uuid import UUID
 
 from ferryman import FerrymanError, Message, append_many
-from ferryman.services.payments import store
+from ferryman.services.payments import literal, store
 from ferryman.services.payments.rules import Payment, Rules
 from ferryman.services.payments.store import Connection, Recorded, Request
 
@@ -44,16 +44,27 @@ def _recorded(
     for each in requests:
         if wanted[each.uuid] != each:
             raise AnotherRequest(each.uuid)
-    new = store.record(db, list(wanted.values()), rules.answer_seconds)
-    messages = [message for uuid in wanted if uuid in new for message in _messages(rules, wanted[uuid])]
-    if messages:
-        append_many(db, [replace(each, headers=headers) for each in messages] if headers else messages)
+    if rules.literal:
+        literal.refuse_fulfilment(requests)
+    new = store.record(db, list(wanted.values()), None if rules.literal else rules.answer_seconds)
+    _send(db, [each for uuid, each in wanted.items() if uuid in new], rules, headers)
     before = [uuid for uuid in wanted if uuid not in new]
     found = {**new, **(store.find(db, before) if before else {})}
     for uuid in before:
         if found[uuid].request != wanted[uuid]:
             raise AnotherRequest(uuid)
     return [found[each.uuid] for each in requests], bool(new)
+
+
+def _send(db: Connection, new: Sequence[Request], rules: Rules, headers: Mapping[str, str]) -> None:
+    """In the writer's transaction: by the journal, or in the literal mode by its own table."""
+    if not new:
+        return
+    if rules.literal:
+        literal.enqueue(db, new, rules)
+        return
+    messages = [message for each in new for message in _messages(rules, each)]
+    append_many(db, [replace(each, headers=headers) for each in messages] if headers else messages)
 
 
 def _messages(rules: Rules, request: Request) -> Sequence[Message]:

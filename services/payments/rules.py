@@ -54,12 +54,18 @@ class Rules:
     """Then it waits for a person."""
     events: bool = True
     """Whether everyone is told on `payments.events`."""
+    literal: bool = False
+    """ChancePay to the letter: see `literal`."""
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
+
+    def commanded(self, payment: Payment) -> Message:
+        """What asks the wallet for the amount."""
+        return _command("wallet.deduct", payment, DEDUCT, 1, money=True)
 
     def requested(self, payment: Payment, reference: str | None = None) -> tuple[Message, ...]:
         """What leaves with a payment that is recorded."""
         told = self._told(payment, "payment.requested", requested_at=self.now(), reference=reference)
-        return (_command("wallet.deduct", payment, DEDUCT, 1, money=True), *told)
+        return (self.commanded(payment), *told)
 
     def on_result(self, payment: Payment, result: Received) -> Move | Stray:
         """Of the wallet, or of whoever fulfils."""

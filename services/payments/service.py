@@ -4,7 +4,7 @@ from typing import Any
 
 import psycopg
 
-from ferryman import Consumer
+from ferryman import Consumer, Misconfigured
 from ferryman.saga.engine import Sagas
 from ferryman.services.payments.machine import MACHINE
 from ferryman.services.payments.rules import RESULTS, Payment, Rules, payment_of
@@ -28,11 +28,17 @@ def rules_of(settings: Any) -> Rules:
     given = settings.payments
     return Rules(
         answer_seconds=given.answer_seconds, again_seconds=given.again_seconds, longest_seconds=given.longest_seconds,
-        most_attempts=given.most_attempts, events=given.events,
+        most_attempts=given.most_attempts, events=given.events, literal=given.mode == "literal",
     )  # fmt: skip
 
 
 def payments(settings: Any) -> tuple[Consumer, Sagas[Payment]]:
     """The consumer of results, and the sagas whose timeouts are looked after."""
-    engine = sagas(rules_of(settings))
+    rules = rules_of(settings)
+    if rules.literal:
+        raise Misconfigured(
+            "in the literal mode no results come by Kafka, and nothing is ever undone: there is nothing to run",
+            setting="payments.mode", remedy="run `relay`, `wallet-literal` and `api`; or set the mode to saga",
+        )  # fmt: skip
+    engine = sagas(rules)
     return consumer(engine), engine

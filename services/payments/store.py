@@ -8,13 +8,16 @@ from uuid import UUID
 import psycopg
 from psycopg.rows import class_row, tuple_row
 
+from ferryman import Encoded
+
 Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
 
 # Sorted, so that two clients who send the same payments wait for one another and do not deadlock.
 _RECORD = """\
 -- payments.record
 INSERT INTO payments.requests (uuid, wallet_id, amount, currency, fulfil, due_at)
-SELECT n.uuid, n.wallet_id, n.amount, n.currency, n.fulfil, clock_timestamp() + make_interval(secs => %(seconds)s)
+SELECT n.uuid, n.wallet_id, n.amount, n.currency, n.fulfil,
+       coalesce(clock_timestamp() + make_interval(secs => %(seconds)b::float8), 'infinity')
 FROM unnest(%(uuids)b::uuid[], %(wallets)b::uuid[], %(amounts)b::bigint[], %(currencies)b::text[], %(fulfils)b::bool[])
      n (uuid, wallet_id, amount, currency, fulfil)
 ORDER BY n.uuid
@@ -26,6 +29,15 @@ _REFER = """\
 -- payments.refer
 INSERT INTO payments.reference (uuid, reference)
 SELECT n.uuid, n.reference FROM unnest(%(uuids)s::uuid[], %(references)s::text[]) n (uuid, reference)
+"""
+
+_ENQUEUE = """\
+-- payments.enqueue
+INSERT INTO payments.outbox (uuid, topic, key, type, payload, content_type, headers)
+SELECT n.uuid, n.topic, n.key, n.type, n.payload, n.content_type, n.headers::jsonb
+FROM unnest(%(uuids)b::uuid[], %(topics)b::text[], %(keys)b::text[], %(types)b::text[], %(payloads)b::bytea[],
+            %(content_types)b::text[], %(headers)b::text[]) n (uuid, topic, key, type, payload, content_type, headers)
+ORDER BY n.uuid
 """
 
 _COLUMNS = """\
@@ -92,8 +104,8 @@ class Filters(NamedTuple):
     behind: tuple[datetime, UUID] | None = None
 
 
-def record(db: Connection, requests: Sequence[Request], answer_seconds: float) -> dict[UUID, Recorded]:
-    """Those that were not there before."""
+def record(db: Connection, requests: Sequence[Request], answer_seconds: float | None) -> dict[UUID, Recorded]:
+    """Those that were not there before. None waits for an answer for ever."""
     uuids, wallets, amounts, currencies, fulfils, _ = (list(column) for column in zip(*requests, strict=True))
     given = {"uuids": uuids, "wallets": wallets, "amounts": amounts, "currencies": currencies, "fulfils": fulfils,
              "seconds": answer_seconds}  # fmt: skip
@@ -103,6 +115,16 @@ def record(db: Connection, requests: Sequence[Request], answer_seconds: float) -
     if told := {uuid: reference for uuid, reference in said.items() if reference is not None and uuid in new}:
         db.execute(_REFER, {"uuids": list(told), "references": list(told.values())})
     return new
+
+
+def enqueue(db: Connection, messages: Sequence[tuple[UUID, Encoded]]) -> None:
+    """Rows of the literal mode's outbox, each with the uuid of its request."""
+    given = {
+        "uuids": [uuid for uuid, _ in messages],
+        **{f"{name.removesuffix('s')}s": [getattr(each, name) for _, each in messages]
+           for name in ("topic", "key", "type", "payload", "content_type", "headers")},
+    }  # fmt: skip
+    db.execute(_ENQUEUE, given, binary=True)
 
 
 def find(db: Connection, uuids: Sequence[UUID]) -> dict[UUID, Recorded]:

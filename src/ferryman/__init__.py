@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ferryman.consumer.api import Consumer
     from ferryman.consumer.model import Done, Outcome, Received, Refused, Retry
-    from ferryman.message import Message
+    from ferryman.message import Encoded, Message, encoded
     from ferryman.outbox import append, append_async, append_many, append_many_async
     from ferryman.runtime.errors import FerrymanError, Misconfigured, Permanent, Transient, Unreachable
     from ferryman.runtime.version import __version__
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "Consumer": "ferryman.consumer.api",
     "Done": "ferryman.consumer.model",
+    "Encoded": "ferryman.message",
     "FerrymanError": "ferryman.runtime.errors",
     "Message": "ferryman.message",
     "Misconfigured": "ferryman.runtime.errors",
@@ -33,12 +34,14 @@ _HOMES = {
     "append_async": "ferryman.outbox",
     "append_many": "ferryman.outbox",
     "append_many_async": "ferryman.outbox",
+    "encoded": "ferryman.message",
     "use_schemas": "ferryman.schemas.active",
 }
 
 __all__ = [
     "Consumer",
     "Done",
+    "Encoded",
     "FerrymanError",
     "Message",
     "Misconfigured",
@@ -54,6 +57,7 @@ __all__ = [
     "append_async",
     "append_many",
     "append_many_async",
+    "encoded",
     "use_schemas",
 ]
 

@@ -26,6 +26,7 @@ def test_the_exports_are_these() -> None:
     assert ferryman.__all__ == [
         "Consumer",
         "Done",
+        "Encoded",
         "FerrymanError",
         "Message",
         "Misconfigured",
@@ -41,6 +42,7 @@ def test_the_exports_are_these() -> None:
         "append_async",
         "append_many",
         "append_many_async",
+        "encoded",
         "use_schemas",
     ]
     assert dir(ferryman) == sorted(ferryman.__all__)

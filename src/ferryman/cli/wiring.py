@@ -16,6 +16,7 @@ from ferryman.runtime import logs
 from ferryman.runtime.errors import Misconfigured
 from ferryman.runtime.service import Service
 from ferryman.runtime.settings import Settings
+from ferryman.runtime.settings_outbox import Outbox
 from ferryman.saga.engine import Sagas
 from ferryman.schemas import active
 
@@ -35,7 +36,16 @@ def settings(context: click.Context) -> Settings:
     """The settings, with logs set up as they say."""
     found = loaded(context).settings
     logs.configure(found.log)
-    return found
+    return with_literal_outbox(found)
+
+
+def with_literal_outbox(found: Settings) -> Settings:
+    """In the literal mode the relay sends the outbox of payments too, unless it is described otherwise."""
+    if found.payments.mode != "literal" or "payments" in found.outbox:
+        return found
+    from ferryman.services.payments.literal import OUTBOX
+
+    return found.model_copy(update={"outbox": {**found.outbox, "payments": Outbox.model_validate(OUTBOX)}})
 
 
 def environment(**urls: str) -> Mapping[str, str]:
@@ -77,7 +87,7 @@ def _registry_options(found: Settings) -> dict[str, Any]:
 
 def services(names: Sequence[str], found: Settings) -> list[Service]:
     """What `ferryman run NAME...` names: by the catalogue that is set; ours, where none is, by our own."""
-    if found.schemas.path or not _BY_CATALOGUE.isdisjoint(names):
+    if found.schemas.path or not _BY_CATALOGUE.keys().isdisjoint(names):
         active.use_schemas(found.schemas.path, registry_url=found.registry_url, **_registry_options(found))
     return [service for name in names for service in _services(name, found)]
 
@@ -86,16 +96,18 @@ def services(names: Sequence[str], found: Settings) -> list[Service]:
 _SERVICES = {
     "relay": "ferryman.relay.service:services",
     "wallet": "ferryman.services.wallet.consumer:wallet",
+    "wallet-literal": "ferryman.services.wallet.literal:wallet",
     "payments": "ferryman.services.payments.service:payments",
     "api": "ferryman.console.service:api",
 }
-_BY_CATALOGUE = frozenset({"wallet", "payments", "api"})
+# Those that speak our catalogue, and whose tables they need.
+_BY_CATALOGUE = {"wallet": "wallet", "wallet-literal": "wallet", "payments": "payments", "api": "payments"}
 
 
 def _services(name: str, found: Settings) -> list[Service]:
     """A service, or several that one name stands for."""
     target = _load(_SERVICES.get(name, name))
-    owners = (ENGINE, name) if name in _BY_CATALOGUE else (ENGINE,)
+    owners = (ENGINE, _BY_CATALOGUE[name]) if name in _BY_CATALOGUE else (ENGINE,)
     if not isinstance(target, Consumer | Sagas) and (
         isinstance(target, type) or (not hasattr(target, "run") and callable(target))
     ):

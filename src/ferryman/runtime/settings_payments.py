@@ -1,5 +1,7 @@
 """The settings under [payments]."""
 
+from typing import Literal
+
 from pydantic import SecretStr
 
 from ferryman.runtime.setting import Seconds, Section, setting
@@ -8,6 +10,10 @@ from ferryman.runtime.setting import Seconds, Section, setting
 class Payments(Section):
     """How `ferryman run payments` has payments done."""
 
+    mode: Literal["saga", "literal"] = setting(
+        "saga", "`literal`: ChancePay to the letter, without sagas (docs/literal-mode.md).",
+        danger="with literal, a payment whose message is lost stays PENDING for ever, and its amount may be gone",
+    )  # fmt: skip
     answer_seconds: Seconds = setting(
         300.0, "How long a participant may take to answer; then what it was asked for is cancelled.", unit="seconds",
         danger="too low, and payments fail that would have been done",
@@ -27,4 +33,11 @@ class Payments(Section):
     wallet_database_url: SecretStr | None = setting(
         None, "The wallet's database, for those who look at both: `trace`, `reconcile` and `audit`.",
         danger="it holds a password: the name with _FILE behind it names a file that holds it instead",
+    )  # fmt: skip
+    internal_url: str | None = setting(
+        None, "Where the wallet tells of payments in the literal mode: http(s)://host:port of the API."
+    )
+    internal_token: SecretStr | None = setting(
+        None, "What the wallet proves itself with there: a bearer token.",
+        danger="whoever has it says which payments succeeded",
     )  # fmt: skip
