@@ -3,13 +3,17 @@
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeAlias, TypeVar
 
-from ferryman.consumer.model import Outcome, Received
+from ferryman.consumer.model import Done, Outcome, Received, Refused
 from ferryman.runtime.errors import Misconfigured
 
 One: TypeAlias = Callable[[Any, Received], Outcome]
 Many: TypeAlias = Callable[[Any, Sequence[Received]], Sequence[Outcome]]
+Handled: TypeAlias = tuple[Received, Done | Refused]
+"""A message whose verdict is committed."""
+AfterCommit: TypeAlias = Callable[[Sequence[Handled]], object]
 OneT = TypeVar("OneT", bound=One)
 ManyT = TypeVar("ManyT", bound=Many)
+AfterT = TypeVar("AfterT", bound=AfterCommit)
 
 Mode = Literal["effectively_once", "at_most_once"]
 
@@ -47,6 +51,7 @@ class Consumer:
         self.unknown = unknown
         self.rereport = rereport
         self.handlers: dict[str, Many] = {}
+        self.told: list[AfterCommit] = []
 
     def handles(self, *types: str) -> Callable[[OneT], OneT]:
         """The function handles one message of these types at a time."""
@@ -65,6 +70,16 @@ class Consumer:
             return function
 
         return registered
+
+    def after_commit(self, function: AfterT) -> AfterT:
+        """The function is told what each batch did, once that is committed: best effort, and at most once.
+
+        It is given messages that took effect or were refused now, with their outcomes; duplicates and what was rejected
+        are not among them. It runs in a thread of its own: nothing waits for it, nothing is undone when it fails, and
+        what a process did not tell before it ended is never told. What must arrive is a message: report it.
+        """
+        self.told.append(function)
+        return function
 
     def _register(self, types: Sequence[str], handler: Many) -> None:
         for each in types:

@@ -17,6 +17,9 @@ LAG_SECONDS = _METERS.gauge("lag_seconds", "Age of the oldest message that came 
 REJECTED = _METERS.gauge(
     "rejected_messages", "Messages that were rejected and wait for a person: requeue or discard them."
 )
+UNTOLD = _METERS.counter(
+    "untold_total", "Messages that took effect and that a function of `after_commit` was not told of, or failed at."
+)
 LAST_POLL = _METERS.gauge("last_poll_timestamp_seconds", "When Kafka was last asked.")
 BATCH_SECONDS = _METERS.histogram("batch_seconds", "How long a batch's transaction took.")
 BATCH_MESSAGES = _METERS.histogram(

@@ -17,6 +17,7 @@ from ferryman.consumer.model import Partition
 from ferryman.consumer.retries import retry_topic
 from ferryman.consumer.store import keeping, starts
 from ferryman.consumer.store.receipts import Connection, Limits
+from ferryman.consumer.telling import Telling
 from ferryman.consumer.worker import Policy, Worker
 from ferryman.migrations import chains
 from ferryman.runtime import postgres
@@ -54,7 +55,8 @@ class ConsumerService:
     def run(self, life: Life) -> None:
         """Until it should stop: then the batch in hand is finished, and every partition is let go of."""
         refuse(self.consumer)
-        worker = self.worker()
+        worker, telling = self.worker(), Telling(self.consumer.name, self.consumer.told)
+        worker.tell = telling.tell
         worker.feed.open()
         failures, problem = 0, None
         try:
@@ -72,6 +74,7 @@ class ConsumerService:
                         self._begin_anew(worker)
         finally:
             worker.feed.close()
+            telling.close()
 
     def _begin_anew(self, worker: Worker) -> None:
         """As a new member: what was taken from Kafka and has no verdict comes again."""

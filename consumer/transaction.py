@@ -12,7 +12,7 @@ from psycopg.pq import TransactionStatus
 
 from ferryman import outbox
 from ferryman.consumer import deadletters, reports
-from ferryman.consumer.api import Consumer, Many
+from ferryman.consumer.api import Consumer, Handled, Many
 from ferryman.consumer.face import Face
 from ferryman.consumer.model import Done, Outcome, Poison, Received, Refused, Retry
 from ferryman.consumer.store import receipts, rejected
@@ -82,6 +82,8 @@ class BatchTransaction:
     """at_most_once: those whose receipt was written for this very try."""
     before: Callable[[str], None] = lambda _step: None
     tally: Tally = field(default_factory=Tally)
+    handled: list[Handled] = field(default_factory=list)
+    """What its handlers answered: true once it is committed."""
     _xid: str = ""
     _known: dict[UUID, Known] = field(default_factory=dict)
     _new: list[Received] = field(default_factory=list)
@@ -186,6 +188,7 @@ class BatchTransaction:
         self.tally.refused += refused
         self.tally.done += not refused
         self._out += made
+        self.handled.append((message, outcome))
         self._verdicts.append(
             Verdict(
                 message.id, HANDLED, "REFUSED" if refused else "DONE",

@@ -12,7 +12,7 @@ from uuid import UUID
 import structlog
 
 from ferryman.consumer import metrics
-from ferryman.consumer.api import Consumer
+from ferryman.consumer.api import Consumer, Handled
 from ferryman.consumer.buffers import Buffer, Buffers
 from ferryman.consumer.deadline import Deadline
 from ferryman.consumer.decoding import Decode, decode, poison_of, type_of
@@ -64,6 +64,8 @@ class Worker:
     own: Callable[[Connection], None] = lambda _connection: None
     decode: Decode = decode
     before: Callable[[str], None] = lambda _step: None
+    tell: Callable[[Sequence[Handled]], None] = lambda _handled: None
+    """Of what is committed; returns at once."""
     clock: Callable[[], float] = time.monotonic
     paused: bool = False
     _failing_since: dict[Partition, float] = field(default_factory=dict)
@@ -174,19 +176,25 @@ class Worker:
             fresh = receipts.record(connection, self.consumer.name, received_only(items)).ids
         self._finish(records)
         self.feed.commit({each.place: self.buffers.by_place[each.place].position or 0 for each in records}, wait=True)
-        for item in items:
+        for number, item in enumerate(items):
             if item.id not in fresh:
                 continue
             fresh -= {item.id}
             try:
                 self._transact(connection, face, [item], claimed=frozenset({item.id}))
             except (NotNow, Transient, HandlerFailed) as error:
-                log.warning("vanished", consumer=self.consumer.name, message=str(item.record), error=str(error)[:500])
-                metrics.MESSAGES.labels(self.consumer.name, "vanished").inc()
-                if isinstance(error, Unreachable):
+                if isinstance(error, Unreachable):  # nothing that is behind it is begun either, and none comes again
+                    self._vanished([item, *(each for each in items[number:] if each.id in fresh)], error)
                     raise
+                self._vanished([item], error)
                 receipts.note_error(connection, self.consumer.name, item.id, str(error)[:2000])
         return list(records)
+
+    def _vanished(self, items: Sequence[Received | Poison], error: Exception) -> None:
+        for item in items:
+            log.error("vanished", consumer=self.consumer.name, message=str(item.record), id=str(item.id),
+                      error=str(error)[:500])  # fmt: skip
+        metrics.MESSAGES.labels(self.consumer.name, "vanished").inc(len(items))
 
     def _apart(self, connection: Connection, face: Face, records: Sequence[Record]) -> list[Record]:
         """In halves; of a partition whose message is held, nothing that is behind it is handled."""
@@ -269,6 +277,7 @@ class Worker:
             if self.deadline.passed:  # together it is too much: apart it may not be
                 raise HandlerFailed(f"it took too long (consumer.deadline_seconds): {error.message}") from error
             raise
+        self.tell(batch.handled)
         metrics.batch(self.consumer.name, tally, len(wanted), self.clock() - began)
 
     def _item(self, record: Record) -> Received | Poison | None:

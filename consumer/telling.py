@@ -1,0 +1,74 @@
+"""Tells whoever registered for it what was committed: beside the loop, at most once, and on nobody's way.
+
+The verdicts are in the database before anything is told, and nothing waits for the telling: it has a thread of its own
+and a queue with an end. What does not fit, what fails, and what is left when the process ends is told to nobody but the
+log.
+"""
+
+import queue
+import threading
+from collections.abc import Sequence
+
+import structlog
+
+from ferryman.consumer import metrics
+from ferryman.consumer.api import AfterCommit, Handled
+
+log = structlog.get_logger(__name__)
+
+_MOST_WAITING = 10_000
+_LAST_SECONDS = 5.0
+
+
+class Telling:
+    """One thread for the functions of one consumer; it begins with the first batch."""
+
+    def __init__(self, consumer: str, functions: Sequence[AfterCommit], most: int = _MOST_WAITING) -> None:
+        self._consumer = consumer
+        self._functions = functions
+        self._waiting: queue.Queue[Sequence[Handled]] = queue.Queue(most)
+        self._closing = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def tell(self, handled: Sequence[Handled]) -> None:
+        """Returns at once."""
+        if not self._functions or not handled:
+            return
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name=f"{self._consumer}-telling", daemon=True)
+            self._thread.start()
+        try:
+            self._waiting.put_nowait(handled)
+        except queue.Full:
+            self._untold(len(handled), "too much waits to be told")
+
+    def close(self, seconds: float = _LAST_SECONDS) -> None:
+        """Tells what waits, as far as there is time."""
+        if self._thread is None:
+            return
+        self._closing.set()
+        self._thread.join(seconds)
+        left = 0
+        while not self._waiting.empty():
+            left += len(self._waiting.get_nowait())
+        if left:
+            self._untold(left, "the process ends")
+
+    def _run(self) -> None:
+        while not (self._closing.is_set() and self._waiting.empty()):
+            try:
+                handled = self._waiting.get(timeout=0.1)
+            except queue.Empty:
+                continue
+            for function in self._functions:
+                self._call(function, handled)
+
+    def _call(self, function: AfterCommit, handled: Sequence[Handled]) -> None:
+        try:
+            function(handled)
+        except Exception as error:
+            self._untold(len(handled), f"{type(error).__name__}: {error}"[:500])
+
+    def _untold(self, messages: int, why: str) -> None:
+        metrics.UNTOLD.labels(self._consumer).inc(messages)
+        log.warning("not told", consumer=self._consumer, messages=messages, error=why)

@@ -1,0 +1,95 @@
+"""The wallet as ChancePay's document has it: each message is tried once, and its payment is told by HTTP, best effort.
+
+It decides and books as the other wallet does. What differs is what happens when something goes wrong: nothing.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from http.client import HTTPException
+from typing import Any
+from urllib.error import HTTPError
+from urllib.request import ProxyHandler, Request, build_opener
+
+import psycopg
+import structlog
+
+from ferryman import Consumer, Done, Misconfigured, Outcome, Received, Refused
+from ferryman.services.wallet import store
+from ferryman.services.wallet.consumer import KINDS, handle
+
+log = structlog.get_logger(__name__)
+
+TIMEOUT_SECONDS = 2.0
+DEDUCT = "wallet.deduct"
+
+Put = Callable[[Received, Done | Refused], None]
+
+
+def wallet(settings: Any) -> Consumer:
+    """As the settings under [payments] say where payments are told."""
+    given = settings.payments
+    for name in ("internal_url", "internal_token"):
+        if not getattr(given, name):
+            raise Misconfigured("the literal wallet tells payments by HTTP", setting=f"payments.{name}",
+                                remedy="set it to what the API has")  # fmt: skip
+    if not given.internal_url.startswith(("http://", "https://")):
+        raise Misconfigured(f"{given.internal_url} is no HTTP address", setting="payments.internal_url",
+                            remedy="write http://host:port")  # fmt: skip
+    return consumer(putting(given.internal_url, given.internal_token.get_secret_value()))
+
+
+def consumer(put: Put) -> Consumer:
+    """In the group and under the name of the other wallet: what either has handled, the other knows."""
+    made = Consumer(
+        "wallet", topics=["payments.commands"], connection=psycopg.Connection, mode="at_most_once",
+        unknown="ignore", rereport=False,
+    )  # fmt: skip
+
+    @made.handles_batch(*KINDS)
+    def decide(db: store.Connection, messages: Sequence[Received]) -> list[Outcome]:
+        """The same decisions, and no message tells of them."""
+        return [_silent(outcome) for outcome in handle(db, messages)]
+
+    @made.after_commit
+    def notify(handled: Sequence[tuple[Received, Done | Refused]]) -> None:
+        for message, outcome in handled:
+            if message.type == DEDUCT:
+                put(message, outcome)
+
+    return made
+
+
+def putting(url: str, token: str, timeout_seconds: float = TIMEOUT_SECONDS) -> Put:
+    """One try for each; what fails is a warning. No proxy stands between the two."""
+    opener = build_opener(ProxyHandler({}))
+
+    def put(message: Received, outcome: Done | Refused) -> None:
+        request = Request(
+            f"{url.rstrip('/')}/internal/requests/{message.data['request_id']}",
+            json.dumps(told(message, outcome)).encode(), method="PUT",
+            headers={"authorization": f"Bearer {token}", "content-type": "application/json"},
+        )  # fmt: skip
+        try:
+            opener.open(request, timeout=timeout_seconds).close()
+        except (OSError, HTTPException) as error:
+            if isinstance(error, HTTPError):
+                error.close()
+            log.warning("payment not told", request_id=str(message.data["request_id"]), error=str(error)[:500])
+
+    return put
+
+
+def told(message: Received, outcome: Done | Refused) -> dict[str, Any]:
+    """What the payment is told: how it ended, and of which amount and wallet."""
+    refused = isinstance(outcome, Refused)
+    return {
+        "status": "FAILED" if refused else "SUCCEEDED",
+        "reason": outcome.reason if isinstance(outcome, Refused) else None,
+        "wallet_id": str(message.data["wallet_id"]),
+        "amount": message.data.get("amount"),
+        "currency": message.data.get("currency"),
+    }
+
+
+def _silent(outcome: Outcome) -> Outcome:
+    return Refused(outcome.reason) if isinstance(outcome, Refused) else Done()
