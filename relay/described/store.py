@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 import psycopg
 from psycopg import sql
 
+from ferryman.migrations import chains
 from ferryman.relay.described.fitting import fit
 from ferryman.relay.described.model import LiveColumn, LiveTable, Row, Settling
 from ferryman.relay.described.statements import Statements, compiled
@@ -71,7 +72,10 @@ class Table:
 def open_table(connection: Connection, name: str, outbox: Outbox, database: Database) -> Table:
     """The table as it is described; raises Misconfigured, with the DDL that would mend it, when it is another."""
     with postgres.translated():
-        layout = fit(name, outbox, look(connection, outbox))
+        live, owner = look(connection, outbox), outbox.table.partition(".")[0]
+        if live is None and owner in chains.owners():
+            chains.check(connection, (owner,))  # one of ours: its migrations make it
+        layout = fit(name, outbox, live)
         _check_words(connection, name, outbox, layout.types["status"])
     return Table(compiled(outbox, layout), database)
 

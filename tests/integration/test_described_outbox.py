@@ -17,11 +17,11 @@ Database = psycopg.Connection[tuple[Any, ...]]
 NOWHERE = "127.0.0.1:9"
 ENUM = """
 CREATE TYPE memo_status AS ENUM ('PENDING', 'SENT');
-ALTER TABLE memos.outbox ALTER status DROP DEFAULT, ALTER status TYPE memo_status USING status::memo_status
+ALTER TABLE shop.memos ALTER status DROP DEFAULT, ALTER status TYPE memo_status USING status::memo_status
 """
 GRANTS = """
-CREATE ROLE memo_relay; GRANT USAGE ON SCHEMA memos TO memo_relay;
-GRANT SELECT ON memos.outbox TO memo_relay; GRANT UPDATE (status) ON memos.outbox TO memo_relay
+CREATE ROLE memo_relay; GRANT USAGE ON SCHEMA shop TO memo_relay;
+GRANT SELECT ON shop.memos TO memo_relay; GRANT UPDATE (status) ON shop.memos TO memo_relay
 """
 
 
@@ -42,7 +42,7 @@ def test_rows_are_sent_with_their_ids_keys_and_bytes_and_are_settled_in_the_word
         assert relay.run_once().published == 3
         assert relay.run_once().quiet
     assert memos.rows() == [("SENT", 0, None)] * 3
-    assert memos.db.execute("SELECT count(*) FROM memos.outbox WHERE sent_at IS NOT NULL").fetchone() == (3,)
+    assert memos.db.execute("SELECT count(*) FROM shop.memos WHERE sent_at IS NOT NULL").fetchone() == (3,)
     records = read_topic(memos.kafka, memos.topic)
     assert [(record.id, record.key) for record in records] == list(zip(map(str, ids), "aba", strict=True))
     headers = dict(records[0].headers)
@@ -65,7 +65,7 @@ def test_two_relays_claim_each_row_once(memos: Memos) -> None:
 def test_a_row_that_is_locked_by_its_writer_is_passed_over(memos: Memos) -> None:
     memos.write("a", "b")
     with psycopg.connect(memos.url) as writer, memos.relay() as relay:
-        writer.execute("SELECT FROM memos.outbox WHERE key = 'a' FOR UPDATE")
+        writer.execute("SELECT FROM shop.memos WHERE key = 'a' FOR UPDATE")
         assert [row.entry.key for row in relay.table.claim(relay.connection, 10)] == ["b"]
 
 
@@ -123,7 +123,7 @@ def test_a_row_that_can_never_be_sent_is_given_up_and_its_neighbours_are_sent(me
     """N10."""
     small = create(memos.kafka, max_message_bytes=1000)
     memos.write("a", "b", topic=small)
-    memos.db.execute("UPDATE memos.outbox SET payload = to_jsonb(repeat('x', 5000)) WHERE key = 'a'")
+    memos.db.execute("UPDATE shop.memos SET payload = to_jsonb(repeat('x', 5000)) WHERE key = 'a'")
     with memos.relay() as relay:
         turn = relay.run_once()
         assert (turn.published, turn.failed) == (1, 1)
@@ -167,7 +167,7 @@ def test_where_outages_count_a_row_is_given_up_after_so_many(away: Memos) -> Non
 def test_without_a_word_for_claimed_and_for_dead_the_lease_and_the_count_say_it_all(away: Memos) -> None:
     away.described["words"] = {"pending": ["PENDING"], "done": "SENT"}
     away.described["retry"] = {"limit": 2, "base_seconds": 0.01, "count_outages": True}
-    away.db.execute("ALTER TABLE memos.outbox ALTER error_message TYPE text")
+    away.db.execute("ALTER TABLE shop.memos ALTER error_message TYPE text")
     away.write("a")
     with away.relay() as relay:
         relay.table.claim(relay.connection, 1)
@@ -191,7 +191,7 @@ def test_with_order_by_key_a_row_waits_for_the_earlier_ones_of_its_key(memos: Me
     with memos.relay() as one, memos.relay() as other:
         assert [row.entry.key for row in one.table.claim(one.connection, 10)] == ["a", "b"]
         assert other.table.claim(other.connection, 10) == []
-        memos.db.execute("UPDATE memos.outbox SET status = 'FAILED' WHERE status = 'SENDING'")
+        memos.db.execute("UPDATE shop.memos SET status = 'FAILED' WHERE status = 'SENDING'")
         assert [row.entry.key for row in other.table.claim(other.connection, 10)] == ["a"]
 
 
@@ -205,8 +205,8 @@ def test_the_wait_between_attempts_is_reckoned_from_the_lease_or_stands_in_a_col
             failed = relay.worker._judge.settling(row, Verdict(End.FAILED, "it failed", 3600.0))
             assert relay.table.settle(relay.connection, [failed]) == {row.id}
             assert relay.table.claim(relay.connection, 1) == []
-        memos.db.execute("ALTER TABLE memos.outbox ADD COLUMN IF NOT EXISTS next_attempt_at timestamptz")
-        memos.db.execute("UPDATE memos.outbox SET last_attempt_at = NULL, next_attempt_at = NULL, retry_count = 0")
+        memos.db.execute("ALTER TABLE shop.memos ADD COLUMN IF NOT EXISTS next_attempt_at timestamptz")
+        memos.db.execute("UPDATE shop.memos SET last_attempt_at = NULL, next_attempt_at = NULL, retry_count = 0")
         with memos.relay() as relay:
             assert relay.table.claim(relay.connection, 0) == []
 
@@ -217,15 +217,15 @@ def test_the_wait_between_attempts_is_reckoned_from_the_lease_or_stands_in_a_col
 @pytest.mark.parametrize(
     ("break_it", "mends"),
     [
-        ("DROP TABLE memos.outbox",
-         ["CREATE TABLE memos.outbox", "retry_count integer", "last_attempt_at timestamptz"]),
-        ("ALTER TABLE memos.outbox DROP COLUMN error_message",
-         ["ALTER TABLE memos.outbox ADD COLUMN error_message text;"]),
-        ("ALTER TABLE memos.outbox DROP COLUMN last_attempt_at, DROP COLUMN retry_count",
+        ("DROP TABLE shop.memos",
+         ["CREATE TABLE shop.memos", "retry_count integer", "last_attempt_at timestamptz"]),
+        ("ALTER TABLE shop.memos DROP COLUMN error_message",
+         ["ALTER TABLE shop.memos ADD COLUMN error_message text;"]),
+        ("ALTER TABLE shop.memos DROP COLUMN last_attempt_at, DROP COLUMN retry_count",
          ["ADD COLUMN last_attempt_at timestamptz;", "ADD COLUMN retry_count integer NOT NULL DEFAULT 0;"]),
-        ("ALTER TABLE memos.outbox ALTER retry_count TYPE text",
-         ["ALTER TABLE memos.outbox ALTER COLUMN retry_count TYPE integer USING retry_count::integer;"]),
-        ("ALTER TABLE memos.outbox DROP CONSTRAINT outbox_pkey", ["ADD UNIQUE (id);"]),
+        ("ALTER TABLE shop.memos ALTER retry_count TYPE text",
+         ["ALTER TABLE shop.memos ALTER COLUMN retry_count TYPE integer USING retry_count::integer;"]),
+        ("ALTER TABLE shop.memos DROP CONSTRAINT memos_pkey", ["ADD UNIQUE (id);"]),
         (ENUM, ["ALTER TYPE memo_status ADD VALUE IF NOT EXISTS 'SENDING';"]),
     ],
 )  # fmt: skip
@@ -249,7 +249,7 @@ def test_a_role_that_may_not_change_the_table_is_told_the_grants(memos: Memos) -
         outbox = memos.outbox
         with outbox.connect() as connection:
             connection.execute("SET ROLE memo_relay")
-            with pytest.raises(Misconfigured, match=r"GRANT UPDATE \(retry_count\) ON memos\.outbox TO memo_relay;"):
+            with pytest.raises(Misconfigured, match=r"GRANT UPDATE \(retry_count\) ON shop\.memos TO memo_relay;"):
                 outbox.open(connection)
     finally:
         memos.db.execute("DROP OWNED BY memo_relay; DROP ROLE memo_relay")

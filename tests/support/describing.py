@@ -16,7 +16,7 @@ from ferryman.relay.service import Relay
 from ferryman.runtime.settings import Settings
 
 MEMOS: Mapping[str, Any] = {
-    "table": "memos.outbox",
+    "table": "shop.memos",
     "lease": {"column": "last_attempt_at", "seconds": 60},
     "words": {"pending": ["PENDING"], "claimed": "SENDING", "done": "SENT", "dead": "FAILED"},
     "columns": {"attempts": "retry_count", "error": "error_message", "done_at": "sent_at"},
@@ -24,8 +24,8 @@ MEMOS: Mapping[str, Any] = {
     "type": "memo",
 }
 DDL = """
-CREATE SCHEMA memos;
-CREATE TABLE memos.outbox (
+CREATE SCHEMA shop;
+CREATE TABLE shop.memos (
     id uuid PRIMARY KEY, key text NOT NULL, topic text NOT NULL, payload jsonb NOT NULL,
     status varchar(10) NOT NULL DEFAULT 'PENDING', retry_count smallint NOT NULL DEFAULT 0,
     error_message varchar(60), last_attempt_at timestamp(3), created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
@@ -76,19 +76,19 @@ class Memos:
     def write(self, *keys: str, topic: str = "") -> list[UUID]:
         ids = [uuid4() for _ in keys]
         for n, (identity, key) in enumerate(zip(ids, keys, strict=True)):
-            self.db.execute("INSERT INTO memos.outbox (id, key, topic, payload) VALUES (%s, %s, %s, %s)",
+            self.db.execute("INSERT INTO shop.memos (id, key, topic, payload) VALUES (%s, %s, %s, %s)",
                             (identity, key, topic or self.topic, f'{{"n": {n}}}'))  # fmt: skip
         return ids
 
     def rows(self) -> list[tuple[Any, ...]]:
         """(status, attempts, error) in the order in which they were written."""
         return self.db.execute(
-            "SELECT status, retry_count, error_message FROM memos.outbox ORDER BY created_at"
+            "SELECT status, retry_count, error_message FROM shop.memos ORDER BY created_at"
         ).fetchall()
 
     def expire(self) -> None:
         """As if each lease had been taken an hour ago."""
-        self.db.execute("UPDATE memos.outbox SET last_attempt_at = last_attempt_at - interval '1 h'")
+        self.db.execute("UPDATE shop.memos SET last_attempt_at = last_attempt_at - interval '1 h'")
 
 
 @dataclass

@@ -1,0 +1,70 @@
+"""`after_commit`: told beside the loop, at most once, and on nobody's way."""
+
+import threading
+from collections.abc import Sequence
+from typing import Any, cast
+
+from ferryman.consumer import metrics
+from ferryman.consumer.api import Consumer, Handled
+from ferryman.consumer.telling import Telling
+
+ONE = cast(Handled, ("a message", "done"))
+
+
+def untold(consumer: str) -> float:
+    return float(cast(Any, metrics.UNTOLD.labels(consumer))._value.get())
+
+
+def test_what_was_committed_is_told_in_its_order_before_the_end() -> None:
+    consumer, told = Consumer("told", ["t"]), list[Handled]()
+
+    @consumer.after_commit
+    def tell(handled: Sequence[Handled]) -> None:
+        told.extend(handled)
+
+    telling = Telling(consumer.name, consumer.told)
+    for number in range(50):
+        telling.tell([cast(Handled, number)])
+    telling.close()
+    assert told == list(range(50))
+    assert untold("told") == 0
+
+
+def test_a_function_that_fails_is_counted_and_the_next_is_told() -> None:
+    told = list[Sequence[Handled]]()
+
+    def fail(handled: Sequence[Handled]) -> None:
+        raise ValueError("a bug")
+
+    telling = Telling("failing", [fail, told.append])
+    telling.tell([ONE])
+    telling.tell([ONE])
+    telling.close()
+    assert told == [[ONE], [ONE]]
+    assert untold("failing") == 2
+
+
+def test_a_slow_function_delays_nobody_and_what_does_not_fit_is_not_told() -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slow(handled: Sequence[Handled]) -> None:
+        begun.set()
+        go_on.wait(10)
+
+    telling = Telling("slow", [slow], most=2)
+    telling.tell([ONE])
+    assert begun.wait(5)
+    for _ in range(5):
+        telling.tell([ONE])
+    assert untold("slow") == 3
+    telling.close(0.05)
+    assert untold("slow") == 5
+    go_on.set()
+
+
+def test_without_a_function_there_is_no_thread() -> None:
+    before = threading.active_count()
+    telling = Telling("silent", [])
+    telling.tell([ONE])
+    telling.close()
+    assert threading.active_count() == before
