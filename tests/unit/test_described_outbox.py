@@ -101,7 +101,7 @@ def test_a_table_that_fits_gives_each_role_its_column() -> None:
 
 
 def test_a_column_that_was_named_must_be_there_and_one_that_was_not_need_not() -> None:
-    with pytest.raises(Misconfigured, match="ALTER TABLE shop.orders ADD COLUMN sent_at timestamptz;"):
+    with pytest.raises(Misconfigured, match=r"ALTER TABLE shop\.orders ADD COLUMN sent_at timestamptz;"):
         fit("orders", outbox(columns={"done_at": "sent_at"}), LIVE)
 
 
@@ -114,12 +114,12 @@ def test_a_topic_for_all_rows_needs_no_column() -> None:
     columns = {name: column for name, column in LIVE.columns.items() if name not in ("topic", "type")}
     layout = fit("orders", outbox(topic="orders", type="order.placed"), LiveTable(columns, LIVE.unique))
     assert not layout.has("topic")
-    with pytest.raises(Misconfigured, match="ADD COLUMN topic text NOT NULL; .*ADD COLUMN type text NOT NULL;"):
+    with pytest.raises(Misconfigured, match=r"ADD COLUMN topic text NOT NULL; .*ADD COLUMN type text NOT NULL;"):
         fit("orders", outbox(), LiveTable(columns, LIVE.unique))
 
 
 def test_names_that_need_quotes_have_them() -> None:
-    with pytest.raises(Misconfigured, match='CREATE TABLE shop."Orders" \\("Nr 1" uuid PRIMARY KEY'):
+    with pytest.raises(Misconfigured, match=r'CREATE TABLE shop\."Orders" \("Nr 1" uuid PRIMARY KEY'):
         fit("orders", outbox(table="shop.Orders", columns={"id": "Nr 1"}), None)
     layout = Layout(("shop", "Orders"), fit("orders", outbox(), LIVE).columns, fit("orders", outbox(), LIVE).types)
     statements = compiled(outbox(), layout)

@@ -16,7 +16,7 @@ def untold(consumer: str) -> float:
 
 
 def test_what_was_committed_is_told_in_its_order_before_the_end() -> None:
-    consumer, told = Consumer("told", ["t"]), list[Handled]()
+    consumer, told = Consumer("told", ["t"]), list[Any]()
 
     @consumer.after_commit
     def tell(handled: Sequence[Handled]) -> None:
@@ -33,7 +33,7 @@ def test_what_was_committed_is_told_in_its_order_before_the_end() -> None:
 def test_a_function_that_fails_is_counted_and_the_next_is_told() -> None:
     told = list[Sequence[Handled]]()
 
-    def fail(handled: Sequence[Handled]) -> None:
+    def fail(_: Sequence[Handled]) -> None:
         raise ValueError("a bug")
 
     telling = Telling("failing", [fail, told.append])
@@ -47,7 +47,7 @@ def test_a_function_that_fails_is_counted_and_the_next_is_told() -> None:
 def test_a_slow_function_delays_nobody_and_what_does_not_fit_is_not_told() -> None:
     begun, go_on = threading.Event(), threading.Event()
 
-    def slow(handled: Sequence[Handled]) -> None:
+    def slow(_: Sequence[Handled]) -> None:
         begun.set()
         go_on.wait(10)
 

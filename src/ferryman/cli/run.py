@@ -15,11 +15,13 @@ def command(context: click.Context, names: tuple[str, ...]) -> int:
 
     \b
     NAME is one of
-      relay          publishes outboxes to Kafka: of `database_url`, or of each of [relay.sources]
+      relay          publishes outboxes to Kafka: of `database_url`, or of each of [relay.sources]; and the tables
+                     that [outbox.NAME] describes
       payments       has payments done: applies results, undoes what is not answered in time; its tables:
                      `ferryman migrate --for payments`
       wallet         takes and gives back money as payments ask it to; its tables: `ferryman migrate --for wallet`
       api            answers over HTTP: payments are asked for and looked at; its tables: those of payments
+      wallet-literal the wallet of the literal mode: each message once or never, and payments told by HTTP
       module:object  your own: an object with a name and run(life), or a function that takes the settings
                      and returns one
 
