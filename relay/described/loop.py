@@ -19,7 +19,8 @@ from ferryman.relay.described.policy import End, Judge, Verdict, judge_of
 from ferryman.relay.described.store import Connection, Table
 from ferryman.relay.kafka import Publisher
 from ferryman.relay.lanes import Turn
-from ferryman.relay.policy import Outcome, Unknown
+from ferryman.relay.model import Entry
+from ferryman.relay.policy import Outcome, Rejected, Unknown
 from ferryman.runtime.settings_outbox import Outbox
 
 log = structlog.get_logger(__name__)
@@ -90,7 +91,8 @@ class RowWorker:
     def _deliver(self, rows: Sequence[Row]) -> Mapping[int, Outcome]:
         """By the number of the row; what is missing was delivered."""
         began = time.monotonic()
-        entries = [row.entry._replace(position=number) for number, row in enumerate(rows)]
+        refused = {number: Rejected(why) for number, row in enumerate(rows) if (why := _missing(row.entry))}
+        entries = [row.entry._replace(position=number) for number, row in enumerate(rows) if number not in refused]
         delivery = Delivery(
             publisher=self.publisher,
             cluster=self.cluster,
@@ -102,7 +104,7 @@ class RowWorker:
         delivery.finish()
         metrics.BATCH_ENTRIES.labels(self.name).observe(len(rows))
         metrics.PUBLISH_SECONDS.labels(self.name).observe(time.monotonic() - began)
-        return delivery.outcomes
+        return {**refused, **delivery.outcomes}
 
     def _settle(self, connection: Connection, table: Table, settlings: Sequence[Settling]) -> set[str]:
         self._unsettled = settlings
@@ -130,3 +132,10 @@ class RowWorker:
             failed=failed,
             unknown=sum(isinstance(outcome, Unknown) for outcome in outcomes.values()),
         )
+
+
+def _missing(entry: Entry) -> str | None:
+    """What a user's table may leave out, and a message cannot."""
+    return next(
+        (f"it has no {what}" for what, text in (("topic", entry.topic), ("type", entry.type)) if not text), None
+    )

@@ -1,5 +1,6 @@
 """A described table: looked at when the relay starts, then claimed from and settled with the statements made for it."""
 
+import json
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -116,5 +117,15 @@ def _literal(word: str) -> str:
 def _row(columns: Sequence[Any], *, alone: bool) -> Row:
     """What has no key has an empty one, and what has no payload an empty one: a null would be a tombstone."""
     ce_id, topic, key, kind, payload, headers, content_type, created_us, attempts, claimed_at, error, status = columns
-    entry = Entry(0, ce_id, topic, key or "", kind, bytes(payload or b""), headers, content_type, created_us or 0, 0)
+    body, created = bytes(payload or b""), created_us or 0
+    entry = Entry(0, ce_id, topic or "", key or "", kind or "", body, _headers(headers), content_type, created, 0)
     return Row(entry, attempts, claimed_at, error, status, alone)
+
+
+def _headers(text: str | None) -> str | None:
+    """As the journal has them: an object of texts. What is no text is written as JSON; what is no object, not."""
+    given = json.loads(text) if text else None
+    if not isinstance(given, dict):
+        return None
+    said = {name: value if isinstance(value, str) else json.dumps(value) for name, value in given.items()}
+    return json.dumps({name: value for name, value in said.items() if given[name] is not None})

@@ -132,6 +132,22 @@ def test_a_row_that_can_never_be_sent_is_given_up_and_its_neighbours_are_sent(me
     assert "bytes" in error
 
 
+def test_a_row_without_a_topic_is_given_up_and_odd_headers_are_written_as_text(memos: Memos) -> None:
+    """N10: a user's table holds what the journal would not take."""
+    memos.db.execute("ALTER TABLE shop.memos ALTER topic DROP NOT NULL, ADD COLUMN headers jsonb")
+    memos.write("a", "b", "c")
+    memos.db.execute("UPDATE shop.memos SET topic = NULL WHERE key = 'a'")
+    memos.db.execute("""UPDATE shop.memos SET headers = '{"n": 1, "t": "x", "z": null}' WHERE key = 'b'""")
+    memos.db.execute("UPDATE shop.memos SET headers = '[1]' WHERE key = 'c'")
+    with memos.relay() as relay:
+        turn = relay.run_once()
+    assert (turn.published, turn.failed) == (2, 1)
+    assert memos.rows()[0] == ("FAILED", 1, "it has no topic")
+    by_key = {each.key: dict(each.headers) for each in read_topic(memos.kafka, memos.topic)}
+    assert (by_key["b"]["n"], by_key["b"]["t"]) == (b"1", b"x")
+    assert "z" not in by_key["b"]
+
+
 def test_a_topic_that_is_not_there_burns_no_attempt_and_holds_up_nobody(memos: Memos) -> None:
     """N8, N10."""
     memos.write("a", topic="there-is-no-such-topic")
