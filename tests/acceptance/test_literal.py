@@ -253,8 +253,10 @@ def test_a_replayed_message_has_no_effect_and_is_not_answered(chancepay: ChanceP
 
 
 def test_two_relays_publish_each_row_once(chancepay: ChancePay) -> None:
-    uuids = [chancepay.pay(1, uuid4()) for _ in range(300)]
     relays = [chancepay.relay(), chancepay.relay()]
+    for relay in relays:
+        relay.until(lambda relay=relay: readyz(relay) == "ready", "readiness")  # type: ignore[misc]
+    uuids = [chancepay.pay(1, uuid4()) for _ in range(300)]
     pending = "SELECT count(*) FROM payments.outbox WHERE status = 'PENDING'"
     relays[0].until(lambda: one(chancepay.payments, pending) == 0, "the last of them")
     for relay in relays:
