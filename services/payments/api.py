@@ -11,6 +11,7 @@ from fastapi import Request as Asked
 
 from ferryman.services.payments import requests, store, telling
 from ferryman.services.payments.bodies import BadCursor, NewPayment, Page, Payment, Result, Wanted, page, shown
+from ferryman.services.payments.literal import NotFulfilled
 from ferryman.services.payments.service import rules_of, sagas
 
 WRITE, READ, RESULTS = "payments:write", "payments:read", "internal:results"
@@ -96,6 +97,9 @@ def _refusing() -> Iterator[None]:
         yield
     except (requests.AnotherRequest, telling.NotBelieved) as error:
         raise HTTPException(409, str(error)) from error
+    except NotFulfilled as error:
+        errors = [{"field": "fulfil", "problem": error.message}]
+        raise HTTPException(422, {"detail": "the literal mode fulfils nothing", "errors": errors}) from error
     except BadCursor as error:
         errors = [{"field": "after", "problem": str(error)}]
         raise HTTPException(400, {"detail": "the cursor cannot be read", "errors": errors}) from error

@@ -4,6 +4,7 @@ The relay sends the rows as a described outbox. A row that failed five times sta
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ferryman import Permanent, encoded
@@ -26,15 +27,20 @@ OUTBOX: Mapping[str, Any] = {
 """`[outbox.payments]`, as it stands where nothing else is set."""
 
 
-def enqueue(db: Connection, requests: Sequence[Request], rules: Rules) -> None:
+class NotFulfilled(Permanent):
+    """The document knows of nobody behind the wallet."""
+
+
+def enqueue(db: Connection, requests: Sequence[Request], rules: Rules, headers: Mapping[str, str]) -> None:
     """A row for each, beside the requests and in their transaction."""
-    store.enqueue(db, [(each.uuid, encoded(rules.commanded(_payment(each)))) for each in requests])
+    commands = [(each.uuid, replace(rules.commanded(_payment(each)), headers=headers)) for each in requests]
+    store.enqueue(db, [(uuid, encoded(command)) for uuid, command in commands])
 
 
 def refuse_fulfilment(requests: Sequence[Request]) -> None:
-    """The document knows of nobody behind the wallet: what is recorded must be able to succeed."""
+    """What is recorded must be able to succeed."""
     if asked := next((each.uuid for each in requests if each.fulfil), None):
-        raise Permanent(
+        raise NotFulfilled(
             f"the payment {asked} asks to be fulfilled, which the literal mode does not do",
             remedy='leave `fulfil` out, or set payments.mode = "saga"',
         )

@@ -61,7 +61,7 @@ def _send(db: Connection, new: Sequence[Request], rules: Rules, headers: Mapping
     if not new:
         return
     if rules.literal:
-        literal.enqueue(db, new, rules)
+        literal.enqueue(db, new, rules, headers)
         return
     messages = [message for each in new for message in _messages(rules, each)]
     append_many(db, [replace(each, headers=headers) for each in messages] if headers else messages)

@@ -1,11 +1,15 @@
 """ChancePay to the letter, as processes: what each sentence of the document says, tried."""
 
+import hashlib
 import json
 import secrets
 import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request as Request_
+from urllib.request import urlopen
 from uuid import UUID, uuid4
 
 import psycopg
@@ -294,3 +298,42 @@ def test_a_table_that_is_misdescribed_is_refused_with_the_ddl(chancepay: ChanceP
     relay = chancepay.relay()
     assert relay.wait() == 3, relay.transcript()
     assert "ALTER TABLE payments.outbox ADD COLUMN last_error text;" in relay.stderr
+
+
+def test_a_payment_goes_all_the_way_by_http_and_kafka(chancepay: ChancePay) -> None:
+    """Sections 1 to 5, with the true API at both ends: POST, outbox, Kafka, wallet, PUT."""
+    digest = hashlib.sha256(TOKEN.encode()).hexdigest()
+    api = chancepay.ferryman.start(
+        "run", "api",
+        env={
+            **chancepay.environment(chancepay.ours), "FERRYMAN_API__PORT": "0", "FERRYMAN_HEALTH__PORT": "0",
+            "FERRYMAN_API__TOKENS__SHOP__SHA256": digest,
+            "FERRYMAN_API__TOKENS__SHOP__SCOPES": '["payments:write", "payments:read", "internal:results"]',
+        },
+    )  # fmt: skip
+    url = api.until(lambda: said(api, "listening"), "its address")[0]["url"]
+    of, uuid = chancepay.open(900), uuid4()
+    asked = {"uuid": str(uuid), "wallet_id": str(of), "amount": 500, "currency": "EUR"}
+    assert http("POST", f"{url}/payments", asked)[0] == 201
+    status, problem = http("POST", f"{url}/payments", {**asked, "uuid": str(uuid4()), "fulfil": True})
+    assert (status, problem["errors"][0]["field"]) == (422, "fulfil")
+    chancepay.send()
+    wallet = chancepay.ferryman.start(
+        "run", "wallet-literal",
+        env={**chancepay.environment(chancepay.theirs), "FERRYMAN_PAYMENTS__INTERNAL_URL": url},
+    )  # fmt: skip
+    wallet.until(lambda: http("GET", f"{url}/payments/{uuid}")[1]["status"] == "SUCCEEDED", "the outcome")
+    assert chancepay.balance(of) == 400
+    assert http("POST", f"{url}/payments", asked)[0] == 200
+    stop(wallet)
+    stop(api)
+
+
+def http(method: str, url: str, body: Any = None) -> tuple[int, Any]:
+    headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"}
+    asked = Request_(url, None if body is None else json.dumps(body).encode(), headers, method=method)
+    try:
+        with urlopen(asked, timeout=10) as answer:
+            return answer.status, json.load(answer)
+    except HTTPError as error:
+        return error.code, json.load(error)
