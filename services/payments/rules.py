@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
-from uuid import UUID
+from uuid import UUID, uuid5
 
 from ferryman import Message, Received
 from ferryman.saga.model import Move, Stray
@@ -92,6 +92,10 @@ class Rules:
             case _:
                 return None
 
+    def settled(self, payment: Payment) -> Move | None:
+        """What only a person can say of a payment that is stuck: that the amount was given back by hand."""
+        return self._failed(payment, payment.reason or TIMED_OUT) if payment.state == "STUCK" else None
+
     def _answers(self) -> dict[tuple[str, str], Callable[[Payment, Received], Move]]:
         return {
             ("DEDUCTING", "DEDUCT"): lambda p, _: self._fulfil(p) if p.fulfil else self._done(p),
@@ -141,13 +145,19 @@ class Rules:
         return (Message(kind, said, key=payment.uuid),)
 
 
+def command_id(payment: UUID, type: str, attempt: int) -> UUID:
+    """Of what is asked of a participant: so whoever knows the payment finds its commands, receipts and results."""
+    return uuid5(payment, f"{type}/{attempt}")
+
+
 def _command(kind: str, payment: Payment, step: str, attempt: int, *, money: bool = False) -> Message:
     said: dict[str, Any] = {"request_id": payment.uuid, "step": step, "attempt": attempt}
     if step == DEDUCT or money:
         said["wallet_id"] = payment.wallet_id
     if money:
         said |= {"amount": payment.amount, "currency": payment.currency}
-    return Message(kind, said, key=payment.wallet_id if step == DEDUCT else payment.uuid)
+    key = payment.wallet_id if step == DEDUCT else payment.uuid
+    return Message(kind, said, key=key, id=command_id(payment.uuid, kind, attempt))
 
 
 def _event(result: Received) -> str:

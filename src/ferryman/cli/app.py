@@ -22,6 +22,8 @@ COMMANDS = {
     "run": ("ferryman.cli.run", "Run services until SIGTERM; they drain, then exit 0."),
     "outbox": ("ferryman.cli.outbox", "See what waits to be published, and why; replay, discard."),
     "inbox": ("ferryman.cli.inbox", "See what consumers handled and could not handle; requeue, discard."),
+    "reconcile": ("ferryman.cli.reconcile", "Name why payments are still pending; mend what is safe to mend."),
+    "audit": ("ferryman.cli.audit", "Prove that nothing was lost or taken twice, over both databases."),
     "schemas": ("ferryman.cli.schemas", "Check, publish, release and document the catalogue of topics and types."),
     "topics": ("ferryman.cli.topics", "Compare the catalogue's topics with the cluster's; create what is missing."),
     "pause": ("ferryman.cli.pause", "Stop publishing a topic or the whole outbox, or stop a consumer."),
