@@ -1,5 +1,7 @@
 """Why a payment is still pending: each cause of section 6 made on real databases, named from evidence, and mended."""
 
+import time
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -352,3 +354,20 @@ def test_a_late_transaction_is_not_yet_published(town: Town, ferryman_database_u
     town.ages(payment, early)
     causes: dict[Any, str] = {case.uuid: case.cause for case in town.cases()}
     assert causes == {payment.uuid: Cause.NEVER_PUBLISHED, early.uuid: Cause.NOT_CONSUMED}
+
+
+def test_a_thousand_pending_payments_are_judged_in_a_moment(town: Town) -> None:
+    """Beside a backlog and as many that wait for results: two seconds are for all of them."""
+    of = town.books.open(10**9)
+    payments = [Request(command_id(of, "x", n), of, 10, "EUR") for n in range(1_000)]
+    town.desk.record(*payments)
+    town.published(town.desk.db)
+    town.consume(*payments[:500])
+    town.desk.record(*[Request(command_id(of, "y", n), of, 10, "EUR") for n in range(5_000)])
+    town.published(town.books.db)
+    town.ages(*payments)
+    began = time.monotonic()
+    causes = Counter(case.cause for case in town.cases())
+    seconds = time.monotonic() - began
+    assert causes == {Cause.RESULT_LOST: 500, Cause.NOT_CONSUMED: 500}
+    assert seconds < 2, f"{seconds:.1f} s"

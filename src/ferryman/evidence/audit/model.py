@@ -6,6 +6,8 @@ from datetime import datetime
 from typing import Any, NamedTuple
 from uuid import UUID
 
+from ferryman.evidence.audit.columns import Column, Numbers, Texts, Uuids
+
 
 class Request(NamedTuple):
     """A payment as its orchestrator has it."""
@@ -18,6 +20,36 @@ class Request(NamedTuple):
     attempt: int
     created_at: datetime
     changed_at: datetime
+
+
+Place = tuple[datetime, UUID]
+"""When a payment was recorded, and which: the order of a walk."""
+
+
+class Page(NamedTuple):
+    """Payments in the order in which they were recorded, up to a place; their columns as they came."""
+
+    many: int
+    last: Place
+    uuids: Uuids
+    wallets: Uuids
+    amounts: Numbers
+    currencies: Texts
+    statuses: Texts
+
+    def columns(self) -> dict[str, Column]:
+        return {"uuids": self.uuids, "wallets": self.wallets, "amounts": self.amounts, "currencies": self.currencies,
+                "statuses": self.statuses}  # fmt: skip
+
+
+class Plain(NamedTuple):
+    """Payments that are plainly in order: how many, what they asked for, and what was taken for them."""
+
+    status: str
+    currency: str
+    many: int
+    amount: int
+    taken: int
 
 
 class Operation(NamedTuple):

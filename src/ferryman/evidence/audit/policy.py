@@ -1,10 +1,11 @@
 """What is counted of a payment, and what is wrong with it: pure, from what is known."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from uuid import UUID
 
-from ferryman.evidence.audit.model import Facts, Horizon, Judged, Operation, Sums, Wrong
+from ferryman.evidence.audit.model import Facts, Horizon, Judged, Operation, Plain, Sums, Wrong
 
 SUCCEEDED, FAILED, PENDING = "SUCCEEDED", "FAILED", "PENDING"
 COMMANDS = {"DEDUCT": "wallet.deduct", "CANCEL": "wallet.cancel", "REFUND": "wallet.refund"}
@@ -52,6 +53,17 @@ def add(sums: Sums, known: Facts) -> None:
             sums.failed_net += taken
         case _:
             sums.in_flight_net += taken
+
+
+def add_plain(counts: Counter[str], sums: Sums, plain: Plain) -> None:
+    """What `judge` and `add` would say of each of them."""
+    ledger = "deducted" if plain.status == SUCCEEDED else "refused"
+    for name in (f"requests.{plain.status}", f"ledger.{ledger}", f"outcomes.{plain.status}", "commands.received",
+                 "receipts.found", "results.applied"):  # fmt: skip
+        counts[name] += plain.many
+    if plain.status == SUCCEEDED:
+        sums.succeeded += plain.amount
+        sums.deducted += plain.taken
 
 
 def net(operations: tuple[Operation, ...]) -> int:

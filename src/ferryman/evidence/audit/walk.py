@@ -14,8 +14,9 @@ from itertools import groupby
 from operator import attrgetter
 from uuid import UUID
 
-from ferryman.evidence.audit import policy, store
-from ferryman.evidence.audit.model import Books, Facts, Horizon, Operation, Request, Window
+from ferryman.evidence.audit import columns, policy, store
+from ferryman.evidence.audit.columns import Uuids
+from ferryman.evidence.audit.model import Books, Facts, Horizon, Operation, Page, Place, Request, Window
 from ferryman.evidence.audit.policy import COMMANDS
 from ferryman.evidence.databases import Connection, Databases
 from ferryman.runtime.desk import Desk
@@ -27,6 +28,9 @@ PAGE = 5_000
 CUT_SECONDS = 5.0
 _FEW, _MANY = 1, 32
 """Attempts that are looked for at first, and when something was not found."""
+
+_ANSWER = "wallet/0"
+"""What the id of a result follows from, beside its command's."""
 
 _BLOCKS, _MOST_BLOCKS = 64, 1_024
 _MOST_SUSPECTS = 5_000
@@ -68,19 +72,34 @@ class Audit:
         return self.books
 
     def _requests(self) -> None:
-        after, done = None, 0
+        after: Place | None = None
+        done = 0
         with self.orchestrator() as db:
             about = store.about(db)
         while True:
             with self.orchestrator() as db:
-                page = store.requests(db, self.books.window, after, PAGE)
-            if not page:
+                page = store.page(db, self.books.window, after, PAGE)
+            if page is None:
                 break
-            after = page[-1].created_at, page[-1].uuid
-            self._judge(page)
-            done += len(page)
+            after = page.last
+            if others := self._plain(page):
+                with self.orchestrator() as db:
+                    requests = store.requests_of(db, others)
+                self._judge(requests)
+            done += page.many
             self.progress("requests", done, about)
         self._look_again()
+
+    def _plain(self, page: Page) -> list[UUID]:
+        """Counts what is plainly in order, which the servers tell by themselves; the rest is to be looked at."""
+        commands = columns.derived(page.uuids, f"{COMMANDS['DEDUCT']}/1")
+        with self.orchestrator() as db:
+            not_applied = store.not_applied(db, columns.derived(commands, _ANSWER))
+        with self.wallet() as db:
+            found, others = store.plain(db, page, commands, not_applied)
+        for each in found:
+            policy.add_plain(self.books.counts, self.books.sum_of(each.currency), each)
+        return others
 
     def _judge(self, page: Sequence[Request]) -> None:
         """What is well is counted; what is not, is looked at again."""
@@ -115,7 +134,7 @@ class Audit:
             booked = {uuid: tuple(each) for uuid, each in groupby(rows, key=attrgetter("request_id"))}
             commands = [_commands(uuid, booked.get(uuid, ()), attempts) for uuid in ids]
             received = store.received(db, "wallet", [each for mine in commands for _, each in mine])
-        results = [[derived(each, "wallet/0") for _, each in mine] for mine in commands]
+        results = [[derived(each, _ANSWER) for _, each in mine] for mine in commands]
         with self.orchestrator() as db:
             applied = store.received(db, "payments", [each for mine in results for each in mine])
             settled = store.settled(db, ids) if attempts == _MANY else set()
@@ -145,7 +164,7 @@ class Audit:
             end = store.blocks(db)
         while first < end:
             with self.wallet() as db:
-                ids = sorted(store.booked(db, self.books.window, first, first + step))
+                ids, many = store.booked(db, self.books.window, first, first + step)
                 lopsided = store.lopsided(db, ids) if ids else []
             for uuid, names in groupby(lopsided, key=lambda each: each[0]):
                 self.books.find(policy.lopsided(uuid, ", ".join(kind for _, _, kind in names)))
@@ -153,15 +172,15 @@ class Audit:
             if len(self._orphans) >= _MOST_SUSPECTS:
                 self._orphans_again()
             first += step
-            step = min(2 * step, _MOST_BLOCKS) if len(ids) < PAGE // 2 else _BLOCKS
+            step = min(2 * step, _MOST_BLOCKS) if many < PAGE // 2 else _BLOCKS
             self.progress("blocks of the ledger", min(first, end), end)
         self._orphans_again()
 
-    def _unknown(self, ids: Sequence[UUID]) -> set[UUID]:
+    def _unknown(self, ids: Uuids | Sequence[UUID] | None) -> set[UUID]:
         if not ids:
             return set()
         with self.orchestrator() as db:
-            return set(ids) - store.known(db, ids)
+            return store.unknown(db, ids)
 
     def _orphans_again(self) -> None:
         """What was archived since stands elsewhere, and is not called lost."""
