@@ -186,7 +186,7 @@ def damage(db: Database) -> Iterator[None]:
 @contextmanager
 def two_databases(server: str, orchestrator: str) -> Iterator[Town]:
     name = f"ferryman_wallet_{uuid4().hex[:12]}"
-    url = real.new_database(server, name, conninfo.conninfo_to_dict(orchestrator)["dbname"])
+    url = real.new_database(server, name, str(conninfo.conninfo_to_dict(orchestrator)["dbname"]))
     settings = Settings.model_validate(
         {"database_url": orchestrator, "payments": {"wallet_database_url": url}, "log": {"format": "json"}}
     )
