@@ -7,16 +7,21 @@ from typing import Any
 
 import psycopg
 import pytest
+from confluent_kafka import Producer
 
-from ferryman.evidence.reconcile import repair, walk
+from ferryman.evidence.reconcile import kafka, repair, walk
+from ferryman.evidence.reconcile.kafka import lags
 from ferryman.evidence.reconcile.model import Cause, Repair
 from ferryman.runtime.errors import FerrymanError
+from ferryman.runtime.settings import Kafka
 from ferryman.schemas import active
 from ferryman.services.payments import requests
 from ferryman.services.payments.rules import command_id
 from ferryman.services.payments.store import Request
 from support.houses import ACT, Town, two_databases
 from support.paying import failed, succeeded
+from support.published import poll_until
+from support.topics import create
 
 
 @pytest.fixture
@@ -367,3 +372,26 @@ def test_a_thousand_pending_payments_are_judged_in_a_moment(town: Town) -> None:
     seconds = time.monotonic() - began
     assert causes == {Cause.RESULT_LOST: 500, Cause.NOT_CONSUMED: 500}
     assert seconds < 2, f"{seconds:.1f} s"
+
+
+def test_kafka_says_how_far_the_wallets_group_is_behind(ferryman_kafka: str) -> None:
+    settings = Kafka.model_validate({"bootstrap_servers": ferryman_kafka})
+    said = lags(settings)
+    assert set(said) == {"wallet.deduct", "wallet.cancel", "wallet.refund"}
+    assert all(each.startswith("Kafka") for each in said.values())
+    away = Kafka.model_validate({"bootstrap_servers": "127.0.0.1:1", "timeout_seconds": 1})
+    assert "Kafka does not say how far it is read" in lags(away)["wallet.deduct"]
+
+
+def test_a_group_that_has_not_read_a_topic_is_told_with_its_messages(
+    ferryman_kafka: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = create(ferryman_kafka, partitions=2)
+    monkeypatch.setattr(kafka, "_READERS", {topic: "nobody"})
+    producer = Producer({"bootstrap.servers": ferryman_kafka})
+    for n in range(7):
+        producer.produce(topic, b"x", partition=n % 2)
+    producer.flush(10)
+    settings = Kafka.model_validate({"bootstrap_servers": ferryman_kafka})
+    behind = "the group nobody is 7 messages behind"
+    poll_until(lambda: behind in lags(settings)["wallet.deduct"], "what the group has not read", 20)

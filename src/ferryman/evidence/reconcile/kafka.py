@@ -22,7 +22,7 @@ def lags(settings: Kafka) -> dict[str, str]:
         said = {topic: _lag(admin, topic, group, settings.timeout_seconds) for topic, group in _READERS.items()}
     except KafkaException as error:
         return dict.fromkeys(_WALLETS, f"Kafka does not say how far it is read: {kafka.translate(error).message}")
-    return dict.fromkeys(_WALLETS, said["payments.commands"])
+    return dict.fromkeys(_WALLETS, "; ".join(said.values()))
 
 
 def _lag(admin: "AdminClient", topic: str, group: str, seconds: float) -> str:
