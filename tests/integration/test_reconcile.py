@@ -344,6 +344,16 @@ def test_a_walk_of_many_pages_names_each_once_also_while_they_are_mended(
     assert town.repair() == {}
 
 
+def test_to_look_takes_no_more_than_the_monitors_role(town: Town) -> None:
+    payment, other = town.asks(), town.asks()
+    town.published(town.desk.db)
+    town.consume(other)
+    town.ages(payment, other)
+    for db in (town.desk.db, town.books.db):
+        db.execute("SET ROLE ferryman_monitor")
+    assert {case.cause for case in town.cases()} == {Cause.NOT_CONSUMED, Cause.RESULT_LOST}
+
+
 def test_a_late_transaction_is_not_yet_published(town: Town, ferryman_database_url: str) -> None:
     """An entry that committed behind the last window is found by its transaction."""
     with psycopg.connect(ferryman_database_url) as late:

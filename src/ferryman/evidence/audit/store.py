@@ -36,6 +36,7 @@ WHERE NOT EXISTS (
 """
 
 # What is over by one deduction, or by one that was refused, as it should be, is counted here. The rest is told.
+# OFFSET 0, because else each use of `plain` would ask for all of it anew.
 _PLAIN = """\
 -- audit.plain
 SELECT s.plain, CASE WHEN s.plain THEN s.status END, CASE WHEN s.plain THEN s.currency END, count(*),
@@ -62,6 +63,7 @@ FROM (
         SELECT * FROM wallet.ledger l
         WHERE l.request_id = p.uuid AND l.step = 'deduct' AND l.kind = 'DEDUCT' OFFSET 0
     ) l ON true
+    OFFSET 0
 ) s
 GROUP BY 1, 2, 3
 """
