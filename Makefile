@@ -10,7 +10,7 @@ help: ## Say what there is to make.
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-8s %s\n", $$1, $$2 }'
 
 demo: .venv/ready ## See Ferryman work, on servers of its own that go away.
-	@ferryman demo
+	@ferryman demo payments
 
 test: check ## Every check and test, against real servers.
 	@scripts/test

@@ -193,6 +193,7 @@ class ConsumerService:
             self._look_at = now + _LOOK_SECONDS
             worker.feed.probe()
             worker.paused = keeping.paused(connection, self.name)
+            keeping.forget_plans(connection)
             metrics.LAG.labels(self.name).set(sum(worker.feed.lag(worker.buffers.positions).values()))
 
     def _say(self, life: Life, worker: Worker) -> None:

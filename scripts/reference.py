@@ -8,6 +8,7 @@ from typing import Any
 import click
 from prometheus_client import Metric
 
+import ferryman.console.metrics
 import ferryman.consumer.metrics
 import ferryman.evidence.reconcile.metrics
 import ferryman.relay.metrics

@@ -7,6 +7,9 @@ _PAUSED = """\
 SELECT EXISTS (SELECT FROM ferryman.inbox_paused WHERE consumer = %(consumer)s)
 """
 
+# A plan that was made while a table was small would be kept while it grows: here and in the handlers.
+_FORGET_PLANS = "-- consumer.forget_plans\nDISCARD PLANS"
+
 _REJECTED = """\
 -- consumer.count_rejected
 SELECT count(*) FROM ferryman.inbox_rejected WHERE consumer = %(consumer)s AND status = 'REJECTED'
@@ -29,6 +32,11 @@ MOST = 10_000
 def paused(connection: Connection, consumer: str) -> bool:
     row = connection.execute(_PAUSED, {"consumer": consumer}).fetchone()
     return bool(row and row[0])
+
+
+def forget_plans(connection: Connection) -> None:
+    """The statements that were prepared stay; each is planned anew when it is used next."""
+    connection.execute(_FORGET_PLANS)
 
 
 def rejected(connection: Connection, consumer: str) -> int:

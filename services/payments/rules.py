@@ -36,6 +36,11 @@ def payment_of(result: Received) -> UUID:
     return found
 
 
+def message_id(payment: UUID, kind: str, attempt: int = 1) -> UUID:
+    """Follows from what the message says: who knows the payment finds its messages, and the same is said once."""
+    return uuid5(payment, f"{kind}/{attempt}")
+
+
 @dataclass(frozen=True, slots=True)
 class Rules:
     """With the times of one deployment."""
@@ -77,6 +82,12 @@ class Rules:
                 return self._ask(payment, "RECALLING", 1, TIMED_OUT)
             case _:
                 return self._ask(payment, payment.state, payment.attempt + 1, payment.reason)
+
+    def told(self, payment: Payment, status: str, reason: str | None) -> Move | None:
+        """By the wallet itself, beside its results: believed only where the deduction is all there is to do."""
+        if payment.state != "DEDUCTING" or payment.fulfil:
+            return None
+        return self._done(payment) if status == "SUCCEEDED" else self._failed(payment, reason)
 
     def again(self, payment: Payment) -> Move | None:
         """Asks once more for what is not answered: what a person may always do, since each operation happens once."""
@@ -142,12 +153,7 @@ class Rules:
             return ()
         said = {"request_id": payment.uuid, "wallet_id": payment.wallet_id, "amount": payment.amount,
                 "currency": payment.currency, **more}  # fmt: skip
-        return (Message(kind, said, key=payment.uuid),)
-
-
-def command_id(payment: UUID, type: str, attempt: int) -> UUID:
-    """Of what is asked of a participant: so whoever knows the payment finds its commands, receipts and results."""
-    return uuid5(payment, f"{type}/{attempt}")
+        return (Message(kind, said, key=payment.uuid, id=message_id(payment.uuid, kind)),)
 
 
 def _command(kind: str, payment: Payment, step: str, attempt: int, *, money: bool = False) -> Message:
@@ -157,7 +163,7 @@ def _command(kind: str, payment: Payment, step: str, attempt: int, *, money: boo
     if money:
         said |= {"amount": payment.amount, "currency": payment.currency}
     key = payment.wallet_id if step == DEDUCT else payment.uuid
-    return Message(kind, said, key=key, id=command_id(payment.uuid, kind, attempt))
+    return Message(kind, said, key=key, id=message_id(payment.uuid, kind, attempt))
 
 
 def _event(result: Received) -> str:

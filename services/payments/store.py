@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, TypeAlias
 from uuid import UUID
 
 import psycopg
-from psycopg.rows import class_row
+from psycopg.rows import class_row, tuple_row
 
 Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
 
@@ -19,7 +19,7 @@ FROM unnest(%(uuids)b::uuid[], %(wallets)b::uuid[], %(amounts)b::bigint[], %(cur
      n (uuid, wallet_id, amount, currency, fulfil)
 ORDER BY n.uuid
 ON CONFLICT (uuid) DO NOTHING
-RETURNING uuid
+RETURNING uuid, wallet_id, amount, currency, fulfil, status, state, reason, created_at, changed_at
 """
 
 _REFER = """\
@@ -92,20 +92,23 @@ class Filters(NamedTuple):
     behind: tuple[datetime, UUID] | None = None
 
 
-def record(db: Connection, requests: Sequence[Request], answer_seconds: float) -> set[UUID]:
+def record(db: Connection, requests: Sequence[Request], answer_seconds: float) -> dict[UUID, Recorded]:
     """Those that were not there before."""
     uuids, wallets, amounts, currencies, fulfils, _ = (list(column) for column in zip(*requests, strict=True))
     given = {"uuids": uuids, "wallets": wallets, "amounts": amounts, "currencies": currencies, "fulfils": fulfils,
              "seconds": answer_seconds}  # fmt: skip
-    new = {row[0] for row in db.execute(_RECORD, given, binary=True).fetchall()}
-    if told := [(each.uuid, each.reference) for each in requests if each.reference is not None and each.uuid in new]:
-        said = dict(told)
-        db.execute(_REFER, {"uuids": list(said), "references": list(said.values())})
+    said = {each.uuid: each.reference for each in requests}
+    rows = db.cursor(row_factory=tuple_row).execute(_RECORD, given, binary=True).fetchall()
+    new = {row[0]: Recorded._make((*row, said[row[0]])) for row in rows}
+    if told := {uuid: reference for uuid, reference in said.items() if reference is not None and uuid in new}:
+        db.execute(_REFER, {"uuids": list(told), "references": list(told.values())})
     return new
 
 
 def find(db: Connection, uuids: Sequence[UUID]) -> dict[UUID, Recorded]:
-    rows = db.cursor(row_factory=class_row(Recorded)).execute(_FIND, {"uuids": list(uuids)}).fetchall()
+    """Planned anew each time: a plan of the empty table would be kept, and read all of it when it is large."""
+    cursor = db.cursor(row_factory=class_row(Recorded))
+    rows = cursor.execute(_FIND, {"uuids": list(uuids)}, prepare=False).fetchall()
     return {row.uuid: row for row in rows}
 
 

@@ -16,7 +16,7 @@ from ferryman.evidence.databases import Databases
 from ferryman.evidence.reconcile import repair
 from ferryman.runtime.uuids import derived
 from ferryman.schemas import active
-from ferryman.services.payments.rules import command_id
+from ferryman.services.payments.rules import message_id
 from ferryman.services.payments.store import Request
 from support.houses import ACT, Town, damage, two_databases
 from support.paying import Desk, failed
@@ -175,14 +175,9 @@ def forget_receipt(town: Town, _payment: Request) -> str:
     return "no_receipt"
 
 
-def forget_result(town: Town, _payment: Request) -> str:
-    town.desk.db.execute("DELETE FROM ferryman.inbox")
-    return "no_result"
-
-
 DAMAGES = [
     forget_ledger, change_amount, change_wallet, take_twice, give_back, give_back_a_part, give_too_much, fail_it,
-    forget_request, forget_receipt, forget_result,
+    forget_request, forget_receipt,
 ]  # fmt: skip
 
 
@@ -199,6 +194,17 @@ def test_each_kind_of_damage_is_found_and_named_with_its_payment(town: Town, how
     assert neighbour.uuid not in {each.id for each in books.wrong}
     assert books.as_json()["verdict"] == "wrong"
     assert all(each.why and each.next for each in books.wrong)
+
+
+def test_what_is_over_though_no_result_was_applied_is_wrong_but_where_the_wallet_may_have_told_it(town: Town) -> None:
+    cancelled, told = town.asks(), town.asks()
+    town.consume(cancelled)
+    town.desk.late(cancelled)
+    over(town, cancelled, told)
+    town.desk.db.execute("DELETE FROM ferryman.inbox")
+    books = audited(town)
+    assert whats(books) == [("no_result", cancelled.uuid)]
+    assert books.counts["results.told"] == 1
 
 
 def test_a_failure_that_the_ledger_knows_nothing_of_is_found(town: Town) -> None:
@@ -230,6 +236,8 @@ def test_an_entry_without_its_other_side_is_found(town: Town) -> None:
 
 def test_what_is_past_its_retention_is_said_and_not_called_wrong(town: Town) -> None:
     payment, young = town.asks(), town.asks()
+    town.consume(payment)
+    town.desk.late(payment)
     over(town, payment, young)
     town.ages(payment, seconds=town.settings.consumer.receipts_retention_seconds + 3600)
     for db in (town.desk.db, town.books.db):
@@ -323,13 +331,13 @@ def round_of(town: Town, wallets: list[UUID], seed: int) -> None:
     ]
     town.desk.record(*made)
     commands = [
-        asked("DEDUCT", each.wallet_id, each.uuid, amount=each.amount, id=command_id(each.uuid, "wallet.deduct", 1))
+        asked("DEDUCT", each.wallet_id, each.uuid, amount=each.amount, id=message_id(each.uuid, "wallet.deduct", 1))
         for each in made
     ]
     transact(town.books.db, commands[:12])
     town.desk.late(*made[8:16])
     cancels = [
-        asked("CANCEL", each.wallet_id, each.uuid, id=command_id(each.uuid, "wallet.cancel", 1)) for each in made[8:16]
+        asked("CANCEL", each.wallet_id, each.uuid, id=message_id(each.uuid, "wallet.cancel", 1)) for each in made[8:16]
     ]
     transact(town.books.db, [*cancels, *commands[12:16]])
     town.desk.apply(*town.results(*made))
@@ -354,7 +362,7 @@ def generate(town: Town, many: int, wallets: int = 100) -> None:
     amounts = 10
     opened = [town.books.open(many * amounts) for _ in range(wallets)]
     made = [(uuid4(), opened[n % wallets]) for n in range(many)]
-    ids = [command_id(uuid, "wallet.deduct", 1) for uuid, _ in made]
+    ids = [message_id(uuid, "wallet.deduct", 1) for uuid, _ in made]
     columns = {"uuids": [uuid for uuid, _ in made], "wallets": [of for _, of in made], "ids": ids,
                "results": [derived(each, "wallet/0") for each in ids], "amount": amounts}  # fmt: skip
     receipts = (

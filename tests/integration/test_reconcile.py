@@ -16,7 +16,7 @@ from ferryman.runtime.errors import FerrymanError
 from ferryman.runtime.settings import Kafka
 from ferryman.schemas import active
 from ferryman.services.payments import requests
-from ferryman.services.payments.rules import command_id
+from ferryman.services.payments.rules import message_id
 from ferryman.services.payments.store import Request
 from support.houses import ACT, Town, two_databases
 from support.paying import failed, succeeded
@@ -104,7 +104,7 @@ def test_a_command_that_was_published_and_never_received_is_asked_for_again_and_
     assert "no receipt" in case.evidence
     assert town.repair() == {"republish": 1}
     assert [each.id for each in town.commands(payment)] == [
-        command_id(payment.uuid, "wallet.deduct", attempt) for attempt in (1, 2)
+        message_id(payment.uuid, "wallet.deduct", attempt) for attempt in (1, 2)
     ]
     assert done(town, payment) == "SUCCEEDED"
     assert town.books.balance(payment.wallet_id) == 10_000 - 500
@@ -357,7 +357,7 @@ def test_to_look_takes_no_more_than_the_monitors_role(town: Town) -> None:
 def test_a_late_transaction_is_not_yet_published(town: Town, ferryman_database_url: str) -> None:
     """An entry that committed behind the last window is found by its transaction."""
     with psycopg.connect(ferryman_database_url) as late:
-        payment = Request(command_id(town.books.open(1), "x", 1), town.books.open(900), 100, "EUR")
+        payment = Request(message_id(town.books.open(1), "x", 1), town.books.open(900), 100, "EUR")
         requests.record(late, [payment], town.desk.rules)
         early = town.asks()
         town.published(town.desk.db)
@@ -370,11 +370,11 @@ def test_a_late_transaction_is_not_yet_published(town: Town, ferryman_database_u
 def test_a_thousand_pending_payments_are_judged_in_a_moment(town: Town) -> None:
     """Beside a backlog and as many that wait for results: two seconds are for all of them."""
     of = town.books.open(10**9)
-    payments = [Request(command_id(of, "x", n), of, 10, "EUR") for n in range(1_000)]
+    payments = [Request(message_id(of, "x", n), of, 10, "EUR") for n in range(1_000)]
     town.desk.record(*payments)
     town.published(town.desk.db)
     town.consume(*payments[:500])
-    town.desk.record(*[Request(command_id(of, "y", n), of, 10, "EUR") for n in range(5_000)])
+    town.desk.record(*[Request(message_id(of, "y", n), of, 10, "EUR") for n in range(5_000)])
     town.published(town.books.db)
     town.ages(*payments)
     began = time.monotonic()

@@ -30,10 +30,12 @@ def result(kind: str, data: Mapping[str, Any], *, id: UUID | None = None) -> Rec
     return Received(id or uuid4(), kind, dict(data), key, record, hash_of(repr(sorted(data.items())).encode()))
 
 
-def succeeded(payment: Request | Payment, kind: str = "DEDUCT", **more: Any) -> Received:
+def succeeded(
+    payment: Request | Payment, kind: str = "DEDUCT", *, id: UUID | None = None, **more: Any
+) -> Received:  # fmt: skip
     said = {"request_id": payment.uuid, "step": "deduct", "attempt": 1, "wallet_id": payment.wallet_id, "kind": kind,
             "amount": payment.amount, "currency": payment.currency, "balance": 1, "applied_at": None}  # fmt: skip
-    return result("wallet.succeeded", said | more)
+    return result("wallet.succeeded", said | more, id=id)
 
 
 def failed(payment: Request | Payment, reason: str, kind: str = "DEDUCT", **more: Any) -> Received:

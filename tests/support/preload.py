@@ -13,5 +13,6 @@ from ferryman.cli.app import COMMANDS
 for _module, _line in COMMANDS.values():
     importlib.import_module(_module)
 importlib.import_module("ferryman.relay.service")
+importlib.import_module("ferryman.console.service")
 
 __all__ = ["alembic", "confluent_kafka", "psycopg_pool", "rich", "sqlalchemy"]

@@ -19,9 +19,9 @@ def operation(kind: str = "DEDUCT", amount: int = -500, reason: str | None = Non
     return Operation(ONE, step, kind, WALLET, 0 if reason else amount, None if reason else "EUR", reason, NOW)
 
 
-def facts(state: str, *operations: Operation, **more: Any) -> Facts:
+def facts(state: str, *operations: Operation, fulfil: bool = False, **more: Any) -> Facts:
     given = {"received": frozenset(each.kind for each in operations), "applied": True, **more}
-    return Facts(Request(ONE, WALLET, 500, "EUR", state, 1, NOW, NOW), operations, **given)
+    return Facts(Request(ONE, WALLET, 500, "EUR", fulfil, state, 1, NOW, NOW), operations, **given)
 
 
 TAKEN, POOR = operation(), operation(reason="INSUFFICIENT_FUNDS")
@@ -46,7 +46,9 @@ BACK, STOPPED = operation("CANCEL", 500), operation(reason="CANCELLED")
         (facts("SUCCEEDED", operation(amount=-499)), ["mismatch"]),
         (facts("FAILED"), ["no_ledger"]),
         (facts("FAILED", TAKEN), ["failure_with_deduction"]),
-        (facts("SUCCEEDED", TAKEN, applied=False), ["no_result"]),
+        (facts("SUCCEEDED", TAKEN, applied=False), []),  # the wallet may have told it beside its results
+        (facts("SUCCEEDED", TAKEN, applied=False, fulfil=True), ["no_result"]),
+        (facts("FAILED", TAKEN, BACK, applied=False), ["no_result"]),
         (facts("SUCCEEDED", TAKEN, received=frozenset()), ["no_receipt"]),
         (facts("DEDUCTING", TAKEN, received=frozenset()), ["no_receipt"]),
         (facts("DEDUCTING", TAKEN, operation(step="other")), ["two_deductions"]),
@@ -58,7 +60,7 @@ def test_what_is_wrong_is_named_and_what_is_on_its_way_is_not(known: Facts, wron
 
 
 def test_what_receipts_would_tell_is_not_called_wrong_once_they_are_forgotten() -> None:
-    judged = judge(facts("SUCCEEDED", TAKEN, received=frozenset(), applied=False), AFTER)
+    judged = judge(facts("SUCCEEDED", TAKEN, received=frozenset(), applied=False, fulfil=True), AFTER)
     assert judged.wrong == ()
     assert {"receipts.expired", "results.expired"} <= set(judged.counts)
 

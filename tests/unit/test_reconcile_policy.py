@@ -21,7 +21,7 @@ from ferryman.evidence.reconcile.model import (
 )
 from ferryman.evidence.reconcile.policy import ASKED, judge
 from ferryman.services.payments.machine import MACHINE
-from ferryman.services.payments.rules import command_id
+from ferryman.services.payments.rules import message_id
 
 NOW = datetime(2026, 11, 18, 12, tzinfo=UTC)
 ONE, TWO = UUID(int=1), UUID(int=2)
@@ -118,13 +118,13 @@ def test_what_kafka_says_of_the_reader_stands_in_the_evidence() -> None:
 
 
 def test_ids_of_a_whole_column_are_those_that_the_rules_give() -> None:
-    """`command_id`, and the library's uuid5, for as many at once as a page has."""
+    """`message_id`, and the library's uuid5, for as many at once as a page has."""
     uuids = [UUID(int=n * 7**40 % 2**128) for n in range(1, 50)]
     header = (1).to_bytes(4) + bytes(4) + (2950).to_bytes(4) + len(uuids).to_bytes(4) + (1).to_bytes(4)
     given = columns.Uuids(header + b"".join((16).to_bytes(4) + each.bytes for each in uuids))
     made = columns.derived(given, "wallet.deduct/1")
     assert made[:20] == header
     assert [UUID(bytes=made[at : at + 16]) for at in range(24, len(made), 20)] == [
-        command_id(each, "wallet.deduct", 1) for each in uuids
+        message_id(each, "wallet.deduct", 1) for each in uuids
     ]
-    assert command_id(ONE, "wallet.cancel", 3) == uuid5(ONE, "wallet.cancel/3")
+    assert message_id(ONE, "wallet.cancel", 3) == uuid5(ONE, "wallet.cancel/3")

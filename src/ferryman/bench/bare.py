@@ -61,7 +61,7 @@ def produce(config: dict[str, Any], batch: list[Record], entries: int) -> float:
 
 
 def main() -> None:
-    wanted = json.loads(sys.argv[1])
+    wanted = json.load(sys.stdin)
     batch = records(wanted["database_url"], min(MOST_IN_MEMORY, wanted["entries"]))
     gc.freeze()
     seconds = produce({**_RELAY, **wanted["kafka"], "log_level": 3}, batch, wanted["entries"])

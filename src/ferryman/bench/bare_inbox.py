@@ -76,7 +76,7 @@ def _result(operation: Operation, identity: UUID, codec: Codec) -> Stored:
 
 
 def main() -> None:
-    wanted: dict[str, Any] = json.loads(sys.argv[1])
+    wanted: dict[str, Any] = json.load(sys.stdin)
     results = codec("wallet.succeeded")
     spendings, size = list(Stream(wanted["messages"], wanted["wallets"])), wanted["batch"]
     batches = [prepared(spendings[first : first + size], first) for first in range(0, len(spendings), size)]

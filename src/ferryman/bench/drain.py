@@ -109,7 +109,7 @@ def bare_rate(bench: Bench, url: str, entries: int) -> float:
     """What confluent-kafka produces of the same records from memory, a second."""
     kafka = {"bootstrap.servers": bench.kafka.bootstrap_servers, **bench.kafka.properties, "compression.type": "lz4"}
     wanted = {"database_url": url, "entries": entries, "kafka": kafka}
-    with Child(["-m", "ferryman.bench.bare", json.dumps(wanted)], bench.relay_environment(url)) as child:
+    with Child(["-m", "ferryman.bench.bare"], bench.relay_environment(url), wanted) as child:
         told = child.result(60 + entries / 1000)
     return float(told["published"] / told["seconds"])
 

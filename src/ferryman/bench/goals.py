@@ -30,4 +30,7 @@ INBOX_COMMITS = Goal("inbox_commits", "<=", 1, "a batch", "commits of the wallet
 INBOX_HOT = Goal("inbox_hot", ">=", 0.5, "of uniform", "every command on one wallet")
 INBOX_DUPLICATES = Goal("inbox_duplicates", ">=", 0.8, "of none", "every second message a duplicate, answered again")
 INBOX_LATENCY_P99 = Goal("inbox_latency_p99", "<=", 30, "ms", "from readable in Kafka to committed, 1,000 a second")
+PIPELINE_RATE = Goal("pipeline_rate", ">=", 8000, "payments a second", "request to outcome, 100 requests a transaction")
+PIPELINE_ONE_RATE = Goal("pipeline_one_rate", ">=", 1500, "payments a second", "request to outcome, one a transaction")
+PIPELINE_P99 = Goal("pipeline_p99", "<=", 300, "ms", "from COMMIT of a request to its outcome's, 1,500 a second")
 INBOX_MEMORY = Goal("inbox_memory", "<=", 200, "MB", "most resident memory of the consumer, a backlog of 1,000,000")

@@ -87,4 +87,4 @@ def run(wanted: dict[str, Any]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(run(json.loads(sys.argv[1]))))
+    print(json.dumps(run(json.load(sys.stdin))))

@@ -106,7 +106,7 @@ def bare_rate(bench: Bench, stream: Stream) -> float:
     """What psycopg does of the same transactions, a second."""
     with database(bench) as (url, connection):
         wanted = {"database_url": url, "messages": stream.messages, "wallets": stream.wallets, "batch": BATCH}
-        with Child(["-m", "ferryman.bench.bare_inbox", json.dumps(wanted)], bench.environment()) as child:
+        with Child(["-m", "ferryman.bench.bare_inbox"], bench.environment(), wanted) as child:
             told = child.result(_patience(stream))
         check(connection, stream)
     return float(told["handled"] / told["seconds"])
@@ -160,7 +160,7 @@ def handling(bench: Bench, url: str, topic: str, messages: int, *, delays: bool 
         "database_url": url, "kafka": kafka, "topic": topic, "name": f"wallet-{secrets.token_hex(4)}",
         "messages": messages, "delays": delays,
     }  # fmt: skip
-    with Child(["-m", "ferryman.bench.handling", json.dumps(wanted)], bench.environment()) as child:
+    with Child(["-m", "ferryman.bench.handling"], bench.environment(), wanted) as child:
         yield child
 
 

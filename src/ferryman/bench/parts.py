@@ -6,9 +6,11 @@ user would not have. On servers that are given, every database and topic is made
 
 import secrets
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
 
+import psutil
 import psycopg
 
 from ferryman.bench.scale import PARTITIONS, Scale
@@ -17,7 +19,7 @@ from ferryman.runtime import postgres as runtime_postgres
 from ferryman.runtime.errors import Misconfigured, env_name
 from ferryman.runtime.settings import Kafka, Settings
 from ferryman.testing import house, java, kafka, postgres
-from ferryman.testing.part import Given
+from ferryman.testing.part import Given, Local
 
 _COUNTER_EXISTS = """\
 -- bench.counter_exists
@@ -41,6 +43,12 @@ class Bench:
     owns_all: bool
     environment: Callable[..., Mapping[str, str]]
     say: Callable[[str], None]
+    servers: Mapping[str, Callable[[], int | None]] = field(default_factory=dict)
+    """The process numbers of those that are ours."""
+
+    def servers_cpu_seconds(self) -> dict[str, float]:
+        """Of each server with all that it started, also what has ended since."""
+        return {name: _cpu_seconds(number) for name, pid in self.servers.items() if (number := pid()) is not None}
 
     @contextmanager
     def database(self) -> Iterator[str]:
@@ -102,7 +110,11 @@ def open_bench(
         ours = settings.kafka.model_copy(update={"bootstrap_servers": broker.url})
         version = f"Apache Kafka {java.version('kafka')}" if isinstance(broker, kafka.LocalKafka) else climb.took
         owns_all = not isinstance(server, Given) and not isinstance(broker, Given)
-        yield Bench(scale, server.url, template, ours, version, counts, owns_all, environment, say)
+        own = {
+            name: partial(getattr, part.process, "pid")
+            for name, part in (("PostgreSQL", server), ("Kafka", broker)) if isinstance(part, Local)
+        }  # fmt: skip
+        yield Bench(scale, server.url, template, ours, version, counts, owns_all, environment, say, own)
 
 
 def open_without_servers(
@@ -110,6 +122,14 @@ def open_without_servers(
 ) -> Bench:
     """For what is measured in this process alone."""
     return Bench(scale, "", "", settings.kafka, "", False, True, environment, say)
+
+
+def _cpu_seconds(number: int) -> float:
+    root, used = psutil.Process(number), 0.0
+    for each in (root, *root.children(recursive=True)):
+        with suppress(psutil.Error):  # what it took is then its parent's to tell
+            used += sum(each.cpu_times()[:4])
+    return used
 
 
 def _counter_runs(url: str, restart: Callable[[], None] | None) -> bool:

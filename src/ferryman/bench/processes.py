@@ -9,7 +9,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
@@ -33,13 +33,20 @@ class ProcessFailed(FerrymanError):
 class Child:
     """One Python process in a folder of its own."""
 
-    def __init__(self, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
+    def __init__(self, arguments: Sequence[str], environment: Mapping[str, str], told: Any = None) -> None:
+        """`told` stands on its standard input: it may hold a password, and arguments are for everyone to see."""
         self._folder = places.scratch("bench")
+        (self._folder / "stdin").write_text(json.dumps(told))
+        (self._folder / "stdin").chmod(0o600)
         self._words = " ".join(arguments[-3:])
-        with (self._folder / "stdout").open("wb") as stdout, (self._folder / "stderr").open("wb") as stderr:
+        with (
+            (self._folder / "stdin").open("rb") as stdin,
+            (self._folder / "stdout").open("wb") as stdout,
+            (self._folder / "stderr").open("wb") as stderr,
+        ):
             self._child = subprocess.Popen(
-                [sys.executable, *arguments], env=dict(environment), cwd=self._folder, stdin=subprocess.DEVNULL,
-                stdout=stdout, stderr=stderr, start_new_session=True,
+                [sys.executable, *arguments], env=dict(environment), cwd=self._folder, stdin=stdin, stdout=stdout,
+                stderr=stderr, start_new_session=True,
             )  # fmt: skip
         reaper.watch_group(self._child.pid)
         self._process = psutil.Process(self._child.pid)
@@ -135,13 +142,18 @@ def drain(bench: Bench, database_url: str) -> Child:
     return Child([*_COMMAND_LINE, "drain", "relay", "--json"], bench.relay_environment(database_url))
 
 
+def relay(bench: Bench, database_url: str) -> AbstractContextManager[Child]:
+    """`ferryman run relay` while the block runs."""
+    return running(bench, "relay", database_url)
+
+
 @contextmanager
-def relay(bench: Bench, database_url: str) -> Iterator[Child]:
-    """`ferryman run relay` while the block runs; it says itself when it is ready."""
+def running(bench: Bench, name: str, database_url: str) -> Iterator[Child]:
+    """`ferryman run NAME` while the block runs; it says itself when it is ready."""
     port = places.free_port()
     environment = bench.relay_environment(database_url, FERRYMAN_HEALTH__PORT=str(port))
-    with Child([*_COMMAND_LINE, "run", "relay"], environment) as child:
-        until(lambda: _is_ready(child, port), "relay that is ready", 30)
+    with Child([*_COMMAND_LINE, "run", name], environment) as child:
+        until(lambda: _is_ready(child, port), f"{name} that is ready", 30)
         yield child
         if not child.alive:
             raise child.failure("ended by itself")

@@ -17,6 +17,7 @@ from ferryman.bench import (
     late,
     latency,
     memory,
+    pipeline,
     steady,
     windows,
 )
@@ -51,6 +52,10 @@ RUNS: dict[str, Sequence[Measurement]] = {
         Measurement(inbox.statements, (goals.INBOX_STATEMENTS, goals.INBOX_COMMITS)),
         Measurement(inbox_strain.latency, (goals.INBOX_LATENCY_P99,)),
         Measurement(inbox_strain.memory, (goals.INBOX_MEMORY,)),
+    ),
+    "pipeline": (
+        Measurement(pipeline.rates, (goals.PIPELINE_RATE, goals.PIPELINE_ONE_RATE)),
+        Measurement(pipeline.latency, (goals.PIPELINE_P99,)),
     ),
     "codec": (Measurement(codec.speed, (goals.CODEC,)),),
     "latency": (Measurement(latency.steady, (goals.LATENCY_P50, goals.LATENCY_P99)),),

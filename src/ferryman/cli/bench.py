@@ -16,7 +16,7 @@ FULL_ENTRIES = 1_000_000
 
 
 @click.command("bench")
-@click.argument("name", type=click.Choice(["relay", "inbox", "latency", "codec"]))
+@click.argument("name", type=click.Choice(["relay", "inbox", "latency", "pipeline", "codec"]))
 @click.option("--entries", default=FULL_ENTRIES, show_default=True, type=click.IntRange(min=1000),
               help="How many entries are preloaded; some figures take five times as many.")  # fmt: skip
 @click.option("--only", multiple=True, metavar="FIGURE", help="Measure only this figure. May be repeated.")
@@ -32,8 +32,8 @@ def command(
     servers that are named, it makes databases and topics of its own and drops them; WAL and transaction numbers are
     the whole server's, so nobody else may write to it meanwhile.
 
-    Exit 0 when every goal is met, 1 when one is not. NAME is relay, inbox, latency or
-    codec; the last needs no servers.
+    Exit 0 when every goal is met, 1 when one is not. NAME is relay, inbox, latency,
+    pipeline or codec; the last needs no servers.
     """
     wiring.embedded()  # says which package is missing
     from ferryman.bench import machine, parts, runs

@@ -19,6 +19,7 @@ def command(context: click.Context, names: tuple[str, ...]) -> int:
       payments       has payments done: applies results, undoes what is not answered in time; its tables:
                      `ferryman migrate --for payments`
       wallet         takes and gives back money as payments ask it to; its tables: `ferryman migrate --for wallet`
+      api            answers over HTTP: payments are asked for and looked at; its tables: those of payments
       module:object  your own: an object with a name and run(life), or a function that takes the settings
                      and returns one
 

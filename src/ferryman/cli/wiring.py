@@ -92,8 +92,9 @@ _SERVICES = {
     "relay": "ferryman.relay.service:Relay",
     "wallet": "ferryman.services.wallet.consumer:wallet",
     "payments": "ferryman.services.payments.service:payments",
+    "api": "ferryman.console.service:api",
 }
-_BY_CATALOGUE = frozenset({"wallet", "payments"})
+_BY_CATALOGUE = frozenset({"wallet", "payments", "api"})
 
 
 def _services(name: str, found: Settings) -> list[Service]:

@@ -27,6 +27,11 @@ _BACKEND = """\
 SELECT pg_backend_pid()
 """
 
+_ANSWERS = """\
+-- postgres.answers
+SELECT 1
+"""
+
 _SET_TIMEOUTS = """\
 -- postgres.set_timeouts
 SELECT set_config('statement_timeout', %(statement)s, true),
@@ -94,12 +99,15 @@ def behind_pooler(connection: psycopg.Connection[Any]) -> bool:
     return row != (connection.info.backend_pid,)
 
 
-@contextmanager
-def pool(settings: Settings, process: str) -> Iterator[ConnectionPool[psycopg.Connection[tuple[Any, ...]]]]:
-    """A pool that has proven it can connect, closed at the end."""
-    wanted = parameters(required_url(settings), settings.database, process)
-    connections = ConnectionPool(
-        kwargs=wanted,
+def answers(connection: psycopg.Connection[Any]) -> None:
+    """Raises the library's error where the server does not."""
+    connection.execute(_ANSWERS)
+
+
+def closed_pool(settings: Settings, process: str) -> ConnectionPool[psycopg.Connection[tuple[Any, ...]]]:
+    """A pool that is not open yet: for who begins before the server answers."""
+    return ConnectionPool(
+        kwargs=parameters(required_url(settings), settings.database, process),
         min_size=1,
         max_size=settings.database.pool_max,
         timeout=settings.database.connect_timeout_seconds,
@@ -107,6 +115,12 @@ def pool(settings: Settings, process: str) -> Iterator[ConnectionPool[psycopg.Co
         configure=suit_pooler,
         open=False,
     )
+
+
+@contextmanager
+def pool(settings: Settings, process: str) -> Iterator[ConnectionPool[psycopg.Connection[tuple[Any, ...]]]]:
+    """A pool that has proven it can connect, closed at the end."""
+    connections = closed_pool(settings, process)
     connect(settings, process).close()
     with connections:
         yield connections

@@ -7,6 +7,7 @@ from pydantic import SecretStr, model_validator
 
 from ferryman.runtime.redaction import redact_value
 from ferryman.runtime.setting import Port, Seconds, Section, setting
+from ferryman.runtime.settings_api import Api
 from ferryman.runtime.settings_payments import Payments
 from ferryman.runtime.settings_relay import Relay
 
@@ -171,6 +172,7 @@ class Settings(Section):
     relay: Relay = setting(Relay, "How `ferryman run relay` publishes outboxes to Kafka.")
     consumer: Consumer = setting(Consumer, "How consumers take messages from Kafka and handle them, each once.")
     payments: Payments = setting(Payments, "How `ferryman run payments` has payments done.")
+    api: Api = setting(Api, "How `ferryman run api` answers over HTTP.")
     schemas: Schemas = setting(Schemas, "The catalogue of topics and types.")
     registry: Registry = setting(Registry, "How the schema registry is asked.")
     log: Log = setting(Log, "What a process says about itself.")

@@ -16,6 +16,7 @@ class Request(NamedTuple):
     wallet_id: UUID
     amount: int
     currency: str
+    fulfil: bool
     state: str
     attempt: int
     created_at: datetime

@@ -153,6 +153,8 @@ def _results(known: Facts, status: str, horizon: Horizon) -> str:
         return "on_their_way"
     if known.settled:
         return "by_hand"
+    if not known.request.fulfil and all(each.kind == "DEDUCT" for each in known.operations):
+        return "told"  # the wallet may have said so beside its results, which is believed there (`Rules.told`)
     return "expired" if _gone(known.request.changed_at, horizon.orchestrator) else "missing"
 
 

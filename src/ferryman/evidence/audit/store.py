@@ -11,7 +11,7 @@ from ferryman.evidence.audit.columns import Numbers, Uuids, giving, taking
 from ferryman.evidence.audit.model import Operation, Page, Place, Plain, Request, Unbalanced, Window
 from ferryman.evidence.databases import Connection
 
-_COLUMNS = "r.uuid, r.wallet_id, r.amount, r.currency, r.state, r.attempt, r.created_at, r.changed_at"
+_COLUMNS = "r.uuid, r.wallet_id, r.amount, r.currency, r.fulfil, r.state, r.attempt, r.created_at, r.changed_at"
 
 # The columns of a page, each as one array: they go to the wallet's server as they are.
 _PAGE = """\

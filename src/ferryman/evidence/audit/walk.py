@@ -22,7 +22,7 @@ from ferryman.evidence.databases import Connection, Databases
 from ferryman.runtime.desk import Desk
 from ferryman.runtime.settings import Settings
 from ferryman.runtime.uuids import derived
-from ferryman.services.payments.rules import command_id
+from ferryman.services.payments.rules import message_id
 
 PAGE = 5_000
 CUT_SECONDS = 5.0
@@ -31,6 +31,9 @@ _FEW, _MANY = 1, 32
 
 _ANSWER = "wallet/0"
 """What the id of a result follows from, beside its command's."""
+
+_NOT_FOUND = {"receipts.expired", "results.expired", "results.told"}
+"""What an attempt that was not looked for may still tell."""
 
 _BLOCKS, _MOST_BLOCKS = 64, 1_024
 _MOST_SUSPECTS = 5_000
@@ -105,7 +108,7 @@ class Audit:
         """What is well is counted; what is not, is looked at again."""
         for known in self._facts(page, _FEW):
             judged = policy.judge(known, self.horizon)
-            if judged.wrong or any(each.endswith(".expired") for each in judged.counts):
+            if judged.wrong or not _NOT_FOUND.isdisjoint(judged.counts):
                 self._suspects.append(known.request.uuid)
             else:
                 self._count(known, judged.counts)
@@ -241,4 +244,4 @@ def _commands(uuid: UUID, booked: tuple[Operation, ...], attempts: int) -> list[
     kinds = {each.kind for each in booked} or {"DEDUCT"}
     if attempts > _FEW or any(each.reason == "CANCELLED" for each in booked):
         kinds = set(COMMANDS)
-    return [(kind, command_id(uuid, COMMANDS[kind], attempt)) for kind in kinds for attempt in range(1, attempts + 1)]
+    return [(kind, message_id(uuid, COMMANDS[kind], attempt)) for kind in kinds for attempt in range(1, attempts + 1)]

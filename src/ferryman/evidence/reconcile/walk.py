@@ -27,7 +27,7 @@ from ferryman.runtime.errors import FerrymanError
 from ferryman.runtime.settings import Settings
 from ferryman.runtime.uuids import derived
 from ferryman.schemas import active
-from ferryman.services.payments.rules import command_id
+from ferryman.services.payments.rules import message_id
 
 PAGE = 1_000
 _ATTEMPTS_LOOKED_AT = 3
@@ -141,7 +141,7 @@ def _commands(request: Pending) -> list[UUID]:
         return []
     kind = ASKED[request.state][0]
     oldest = max(1, request.attempt - _ATTEMPTS_LOOKED_AT + 1)
-    return [command_id(request.uuid, kind, attempt) for attempt in range(request.attempt, oldest - 1, -1)]
+    return [message_id(request.uuid, kind, attempt) for attempt in range(request.attempt, oldest - 1, -1)]
 
 
 def _decided(requests: Sequence[Pending], operations: Iterable[Operation]) -> dict[UUID, Operation]:

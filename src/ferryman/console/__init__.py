@@ -1,0 +1,1 @@
+"""The HTTP API: what every route of it lives by. The services bring the routes."""

@@ -1,0 +1,52 @@
+"""The messages of a payment by their ids: they follow from the payment, so no index on the journal is needed."""
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+from uuid import UUID, uuid5
+
+from ferryman.services.payments.rules import message_id
+
+COMMANDS = ("wallet.deduct", "wallet.cancel", "wallet.refund")
+FULFILMENTS = ("fulfilment.request", "fulfilment.cancel")
+EVENTS = ("payment.requested", "payment.succeeded", "payment.failed")
+RESULTS = ("wallet.succeeded", "wallet.failed")
+KINDS = {"wallet.deduct": "DEDUCT", "wallet.cancel": "CANCEL", "wallet.refund": "REFUND"}
+
+_ATTEMPTS = 32
+"""More than are made by themselves, with the settings as they come."""
+
+
+class Said(NamedTuple):
+    """What a message of a payment is: its type, and the attempt."""
+
+    type: str
+    attempt: int
+
+
+def messages_of(payment: UUID, attempt: int = 1, types: Iterable[str] = COMMANDS + FULFILMENTS) -> dict[UUID, Said]:
+    """Every message that can have been said of it."""
+    attempts = range(1, max(attempt, _ATTEMPTS) + 1)
+    said = [Said(kind, each) for kind in types for each in attempts]
+    return {message_id(payment, *each): each for each in [*said, *(Said(kind, 1) for kind in EVENTS)]}
+
+
+def results_of(commands: Mapping[UUID, Said]) -> dict[UUID, UUID]:
+    """The id of the wallet's result, and the command that it answers."""
+    return {result_of(each): each for each, said in commands.items() if said.type in COMMANDS}
+
+
+def result_of(command: UUID) -> UUID:
+    """As a consumer gives ids to what it reports: the first, and only, of the wallet's."""
+    return uuid5(command, "wallet/0")
+
+
+# What a payment is waiting for, in each state.
+_ASKED = {
+    "DEDUCTING": "wallet.deduct", "CANCELLING": "wallet.cancel", "REFUNDING": "wallet.refund",
+    "FULFILLING": "fulfilment.request", "RECALLING": "fulfilment.cancel",
+}  # fmt: skip
+
+
+def asked_in(state: str) -> str | None:
+    """The type of the command whose answer moves a payment on."""
+    return _ASKED.get(state)

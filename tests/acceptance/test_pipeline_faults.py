@@ -1,0 +1,158 @@
+"""N1, N3, N5, N6, N9, N11: the whole pipeline under load while whatever can die dies, at random and by seed.
+
+Slow, because real servers and processes are killed and started again.
+"""
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import psycopg
+import pytest
+
+from ferryman.schemas import active
+from ferryman.testing.kafka import LocalKafka
+from ferryman.testing.part import started
+from ferryman.testing.postgres import FAST, LocalPostgres, binaries
+from support.launch import Launcher
+from support.pipeline import Pipeline, new_pipeline
+from support.published import poll_until
+
+pytestmark = [pytest.mark.real_kafka, pytest.mark.serial, pytest.mark.slow]
+
+PROCESSES = ("relay", "wallet", "payments", "fulfilment")
+
+
+@dataclass
+class Servers:
+    """Each for itself, so that each can die for itself."""
+
+    kafka: LocalKafka
+    orchestrators: LocalPostgres
+    wallets: LocalPostgres
+
+
+@pytest.fixture
+def servers() -> Iterator[Servers]:
+    made = Servers(
+        started(LocalKafka()), started(LocalPostgres(binaries(), FAST)), started(LocalPostgres(binaries(), FAST))
+    )
+    yield made
+    for each in (made.kafka, made.orchestrators, made.wallets):
+        each.close()
+
+
+@pytest.fixture
+def pipeline(ferryman: Launcher, servers: Servers) -> Iterator[Pipeline]:
+    with new_pipeline(ferryman, servers.kafka.url, servers.orchestrators.url, servers.wallets.url) as made:
+        yield made
+    active.forget()
+
+
+class Faults:
+    """What can happen; each leaves a system that goes on by itself (N11)."""
+
+    def __init__(self, pipeline: Pipeline, servers: Servers, seed: int) -> None:
+        self.pipeline, self.servers, self.dice = pipeline, servers, random.Random(seed)
+        self.done: list[str] = []
+        self.all: tuple[Callable[[], str], ...] = (
+            self.kill, self.kill, self.kill, self.crash_orchestrators, self.crash_wallets, self.kill_broker, self.cut,
+            self.replay, self.second_wallet, self.late,
+        )  # fmt: skip
+
+    def strike(self) -> None:
+        said = self.dice.choice(self.all)()
+        self.done.append(said)
+        print(said)  # with the seed it says how to come here again
+
+    def kill(self) -> str:
+        """Any process, at whatever it is doing; another takes its place."""
+        name = self.dice.choice(PROCESSES)
+        self.pipeline.kill(name)
+        self.pipeline.start(name)
+        return f"kill -9 {name}"
+
+    def crash_orchestrators(self) -> str:
+        return self._crash(self.servers.orchestrators, "the orchestrator's PostgreSQL")
+
+    def crash_wallets(self) -> str:
+        return self._crash(self.servers.wallets, "the wallet's PostgreSQL")
+
+    def _crash(self, server: LocalPostgres, name: str) -> str:
+        server.crash()
+        server.start()
+        return f"crash of {name}"
+
+    def kill_broker(self) -> str:
+        self.servers.kafka.kill()
+        self.servers.kafka.start()
+        return "kill -9 Kafka"
+
+    def cut(self) -> str:
+        """Every connection at once, in whatever statement or COMMIT it is."""
+        for url in (self.pipeline.orchestrator_url, self.pipeline.wallet_url, self.pipeline.fulfilment_url):
+            with psycopg.connect(url, autocommit=True) as db:
+                db.execute(
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                    "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+                )
+        return "connections cut"
+
+    def replay(self) -> str:
+        """A relay loses its place: everything that is retained is published again, beside what is new."""
+        url = self.dice.choice((self.pipeline.orchestrator_url, self.pipeline.wallet_url))
+        with psycopg.connect(url) as db:
+            entries = db.execute(
+                "SELECT topic, key, type, payload, headers, id, content_type FROM ferryman.outbox "
+                "WHERE random() < 0.2 ORDER BY random() LIMIT 500"
+            ).fetchall()
+        self._produce(entries)
+        return f"{len(entries)} messages doubled and out of order"
+
+    def _produce(self, entries: list[tuple[object, ...]]) -> None:
+        from confluent_kafka import Producer
+
+        producer = Producer({"bootstrap.servers": self.pipeline.kafka, "log_level": 0})
+        for topic, key, kind, payload, _, identity, content_type in entries:
+            headers = {"ce_specversion": "1.0", "ce_id": str(identity), "ce_type": str(kind), "ce_source": "/replayed",
+                       "content-type": str(content_type)}  # fmt: skip
+            producer.produce(str(topic), payload, str(key), headers=headers)  # type: ignore[arg-type]
+        producer.flush(20)
+
+    def second_wallet(self) -> str:
+        """Comes into the group, and goes again."""
+        self.pipeline.start_another("wallet")
+        return "a second wallet"
+
+    def late(self) -> str:
+        """The orchestrator loses patience with all that is on its way: cancellations race deductions."""
+        with psycopg.connect(self.pipeline.orchestrator_url, autocommit=True) as db:
+            db.execute("UPDATE payments.requests SET due_at = now() WHERE state IN ('DEDUCTING', 'FULFILLING')")
+        return "everything is late"
+
+
+def break_at_random(pipeline: Pipeline, servers: Servers, seed: int, *, faults: int) -> None:
+    pipeline.env |= {"FERRYMAN_PAYMENTS__AGAIN_SECONDS": "0.5", "FERRYMAN_PAYMENTS__ANSWER_SECONDS": "20",
+                     "FERRYMAN_PAYMENTS__MOST_ATTEMPTS": "1000", "FERRYMAN_PAYMENTS__LONGEST_SECONDS": "2"}  # fmt: skip
+    pipeline.open_wallets(20)
+    pipeline.start(*PROCESSES)
+    striking = Faults(pipeline, servers, seed)
+    with pipeline.load(seed) as load:
+        load.await_sent(50)
+        for _ in range(faults):
+            striking.strike()
+            load.await_sent(striking.dice.randrange(100), 60)
+    poll_until(lambda: pipeline.pending() == 0, f"end of every payment after {striking.done}", 120)
+    pipeline.assert_money_moved_once()
+    assert sum(pipeline.statuses().values()) == load.sent
+
+
+def test_whatever_dies_under_load_money_moves_once(pipeline: Pipeline, servers: Servers, seed: int) -> None:
+    """The short form of the proof below."""
+    break_at_random(pipeline, servers, seed, faults=6)
+
+
+@pytest.mark.prove
+def test_whatever_dies_for_minutes_under_load_money_moves_once(pipeline: Pipeline, servers: Servers, seed: int) -> None:
+    """Long, to meet moments that are rare."""
+    break_at_random(pipeline, servers, seed, faults=60)

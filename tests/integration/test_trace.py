@@ -1,0 +1,261 @@
+"""A payment's story from two real databases: the relay, the wallet and the orchestrator did what is told."""
+
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+from uuid import uuid4
+
+import psycopg
+import pytest
+
+from ferryman import use_schemas
+from ferryman.evidence.trace.gathering import gather, payment_of
+from ferryman.evidence.trace.model import Story
+from ferryman.evidence.trace.opening import Desks
+from ferryman.evidence.trace.story import tell
+from ferryman.schemas import active
+from ferryman.services.wallet.consumer import wallet
+from ferryman.testing import house
+from support.crossing_payments import COMMANDS, RESULTS, Crossing
+from support.paying import Desk, refused
+from support.walleting import Books
+
+
+@pytest.fixture
+def crossing(ferryman_postgres: str) -> Iterator[Crossing]:
+    names = [f"ferryman_trace_{secrets.token_hex(6)}" for _ in range(2)]
+    urls = [house.new_database(ferryman_postgres, name) for name in names]
+    for url in urls:
+        house.migrate(url)
+    codecs = use_schemas()
+    with psycopg.connect(urls[0], autocommit=True) as ours, psycopg.connect(urls[1], autocommit=True) as theirs:
+        yield Crossing(Desk(ours, codecs), Books(theirs, codecs))
+    active.forget()
+    for name in names:
+        house.drop_database(ferryman_postgres, name)
+
+
+def told(story: Story, *without: str) -> list[str]:
+    """`where what type`, of what is not of these types."""
+    lines = [(each, str(each.detail.get("type", ""))) for each in story.events]
+    return [f"{each.where} {each.what} {kind}".strip() for each, kind in lines if kind not in without]
+
+
+EVENTS = ("payment.requested", "payment.succeeded", "payment.failed")
+WAY = [
+    "orchestrator appended wallet.deduct",
+    "kafka published wallet.deduct",
+    "wallet received wallet.deduct",
+    "wallet handled wallet.deduct",
+]
+
+
+def test_a_payment_that_succeeded_is_told_from_its_request_to_its_end(crossing: Crossing) -> None:
+    payment = crossing.request()
+    crossing.through()
+    story = crossing.story(payment)
+    assert told(story, *EVENTS) == [
+        "orchestrator requested",
+        *WAY,
+        "wallet reported wallet.succeeded",
+        "kafka published wallet.succeeded",
+        "orchestrator received wallet.succeeded",
+        "orchestrator applied wallet.succeeded",
+        "orchestrator SUCCEEDED",
+    ]
+    assert (story.ending.now, story.ending.next) == ("SUCCEEDED", None)
+    assert "gave 500 EUR, and held 400 then" in story.ending.why
+
+
+def test_a_wallet_that_holds_too_little_says_so_and_the_payment_has_failed(crossing: Crossing) -> None:
+    payment = crossing.request(balance=1)
+    crossing.through()
+    story = crossing.story(payment)
+    handled = next(each for each in story.events if each.what == "handled")
+    assert (handled.detail["outcome"], handled.detail["reason"]) == ("REFUSED", "INSUFFICIENT_FUNDS")
+    assert (story.ending.now, story.ending.next) == ("FAILED", None)
+    assert "nothing is taken for it" in story.ending.why
+
+
+def test_each_step_of_a_payment_on_its_way_names_what_keeps_it_and_the_command(crossing: Crossing) -> None:
+    payment = crossing.request()
+    steps: list[tuple[Callable[[], Any], str, str | None]] = [
+        (lambda: None, "the command is not published (PENDING", "ferryman run relay"),
+        (lambda: crossing.publish(crossing.desk.db), "the command is published, and no process", "ferryman run wallet"),
+        (crossing.taken, "the wallet has answered; its result is not published (PENDING", "ferryman run relay"),
+        (
+            lambda: crossing.publish(crossing.books.db),
+            "its result is published, and no process",
+            "ferryman run payments",
+        ),
+        (crossing.applied, "it is done", None),
+    ]
+    for step, why, following in steps:
+        step()
+        ending = crossing.story(payment).ending
+        assert why in ending.why
+        assert ending.next == following
+
+
+def test_a_command_that_comes_again_is_told_once_and_counted(crossing: Crossing) -> None:
+    payment = crossing.request()
+    crossing.publish(crossing.desk.db)
+    for _ in range(4):
+        crossing.taken()
+    again = [each for each in crossing.story(payment).events if each.what == "received again"]
+    assert [each.times for each in again] == [3]
+
+
+def test_an_entry_that_failed_for_good_tells_its_error_and_how_to_replay_it(crossing: Crossing) -> None:
+    payment = crossing.request()
+    crossing.publish(crossing.desk.db, failing=lambda _: ("MSG_SIZE_TOO_LARGE", "too large"))
+    story = crossing.story(payment)
+    failed = next(each for each in story.events if each.what == "failed for good")
+    assert failed.bad
+    assert "MSG_SIZE_TOO_LARGE" in failed.detail["error"]
+    assert "FAILED after 1 attempt" in story.ending.why
+    assert (story.ending.next or "").startswith("ferryman outbox replay --id ")
+
+
+def test_what_the_wallet_or_the_orchestrator_could_not_handle_leads_to_its_dead_letter(crossing: Crossing) -> None:
+    first = crossing.request()
+    crossing.publish(crossing.desk.db)
+    crossing.rejected(crossing.books.db, wallet, COMMANDS)
+    ending = crossing.story(first).ending
+    assert "wallet could not handle the command: REJECTED (BUG): it broke" in ending.why
+    assert "ferryman inbox requeue --id payments.commands/0/0 --consumer wallet" in (ending.next or "")
+    crossing.topics.clear()
+    second = crossing.request()
+    crossing.publish(crossing.desk.db)
+    crossing.taken()
+    crossing.publish(crossing.books.db)
+    crossing.topics[RESULTS] = crossing.topics[RESULTS][-1:]
+    crossing.rejected(crossing.desk.db, crossing.desk.consumer, RESULTS)
+    ending = crossing.story(second).ending
+    assert "payments could not handle its result: REJECTED (BUG): it broke" in ending.why
+    assert "ferryman inbox requeue" in (ending.next or "")
+
+
+def test_a_payment_that_timed_out_shows_its_cancellation_and_the_answer_that_came_too_late(crossing: Crossing) -> None:
+    payment = crossing.request()
+    crossing.desk.late(payment)
+    ending = crossing.story(payment).ending
+    assert ending.now == "PENDING (CANCELLING)"
+    assert "give back what it took" in ending.why
+    crossing.through()
+    story = crossing.story(payment)
+    did = [each.detail["moved"] for each in story.events if each.what == "handled"]
+    assert did == [-500, 500]
+    assert "orchestrator applied to nothing: LATE wallet.succeeded" in told(story)
+    assert (story.ending.now, story.ending.next) == ("FAILED", None)
+    assert "TIMED_OUT" in story.ending.why
+
+
+def test_a_refund_is_told_with_what_was_given_back(crossing: Crossing) -> None:
+    payment = crossing.request(fulfil=True)
+    crossing.through()
+    assert crossing.story(payment).ending.now == "PENDING (FULFILLING)"
+    crossing.desk.apply(refused(payment))
+    assert crossing.story(payment).ending.now == "PENDING (REFUNDING)"
+    crossing.topics.clear()
+    crossing.through()
+    story = crossing.story(payment)
+    lines = told(story)
+    assert lines.index("orchestrator appended fulfilment.request") < lines.index("orchestrator appended wallet.refund")
+    assert [each.detail["moved"] for each in story.events if each.what == "handled"] == [-500, 500]
+    assert (story.ending.now, story.ending.next) == ("FAILED", None)
+    assert "whoever fulfils refused it" in story.ending.why
+
+
+def test_the_id_of_any_message_leads_to_its_payment(crossing: Crossing) -> None:
+    others = [crossing.request() for _ in range(3)]
+    payment = crossing.request()
+    crossing.request(wallet_id=payment.wallet_id, amount=1)
+    crossing.through()
+    known = crossing.known(payment.uuid)
+    assert known.orchestrator is not None
+    assert known.wallet is not None
+    sides = (known.orchestrator, known.wallet)
+    ids = {each.id for side in sides for each in side.entries} | {each.id for side in sides for each in side.receipts}
+    assert len(ids) == 4  # the command, its result, and two events
+    assert {payment_of(crossing.desks, each, 5)[0] for each in ids} == {payment.uuid}
+    assert payment.uuid not in {each.uuid for each in others}
+    nobody, looked = payment_of(crossing.desks, uuid4(), 5)
+    assert nobody is None
+    assert "the orchestrator's outbox" in looked
+
+
+def test_one_database_alone_tells_what_it_knows(crossing: Crossing) -> None:
+    payment = crossing.request()
+    crossing.through()
+    both = crossing.desks
+    ours = gather(Desks(both.orchestrator, None, ["the wallet's database: away"]), payment.uuid)
+    assert ours.missing == ["the wallet's database: away"]
+    assert tell(ours).ending.now == "SUCCEEDED"
+    assert "orchestrator applied wallet.succeeded" in told(tell(ours))
+    theirs = gather(Desks(None, both.wallet, ["the orchestrator's database: away"]), payment.uuid)
+    assert tell(theirs).ending.now == "DECIDED BY THE WALLET"
+    assert "wallet handled wallet.deduct" in told(tell(theirs))
+
+
+def test_one_database_that_is_both_tells_each_thing_once(crossing: Crossing) -> None:
+    crossing.books.db = crossing.desk.db
+    payment = crossing.request()
+    crossing.through()
+    story = crossing.story(payment)
+    assert len(told(story)) == len(set(told(story))) == 14
+    assert story.ending.now == "SUCCEEDED"
+
+
+def test_whoever_may_only_look_may_trace(crossing: Crossing) -> None:
+    payment = crossing.request()
+    crossing.publish(crossing.desk.db)
+    crossing.rejected(crossing.books.db, wallet, COMMANDS)
+    late = crossing.request()
+    crossing.desk.late(late)
+    for db in (crossing.desk.db, crossing.books.db):
+        db.execute("SET ROLE ferryman_monitor")
+    assert "ferryman inbox requeue" in (crossing.story(payment).ending.next or "")
+    assert crossing.story(late).ending.next == "ferryman run relay"
+    assert crossing.known(payment.uuid).missing == []
+
+
+RETAINED, RECEIPTS = 1_000_000, 300_000
+FILL_JOURNAL = """
+INSERT INTO ferryman.outbox (lane, id, created_at, topic, key, type, payload)
+SELECT n %% 8, gen_random_uuid(), clock_timestamp() + (n - %(before)s) * interval '1 ms', 'payments.commands',
+       gen_random_uuid()::text, 'wallet.deduct', decode(repeat('00', 60), 'hex')
+FROM generate_series(%(first)s, %(last)s) n
+"""
+FILL_RECEIPTS = """
+INSERT INTO ferryman.inbox (consumer, id, status, outcome, hash, type, topic, partition, "offset", received_at)
+SELECT %s, gen_random_uuid(), 'HANDLED', 'DONE', 'x', 'wallet.deduct', 'payments.commands', n %% 12, n,
+       clock_timestamp() - n * interval '1 ms'
+FROM generate_series(1, %s) n
+"""
+
+
+@pytest.mark.slow
+def test_a_trace_takes_under_a_second_in_a_journal_of_a_million_entries(crossing: Crossing) -> None:
+    """Slow, because a million entries are appended: half before the payment and half behind it."""
+    ours, theirs = crossing.desk.db, crossing.books.db
+    sizes = ((ours, RETAINED // 2), (theirs, RECEIPTS // 2))
+    for db, half in sizes:
+        db.execute(FILL_JOURNAL, {"before": half, "first": 1, "last": half})
+    ours.execute(FILL_RECEIPTS, ("payments", RECEIPTS))
+    theirs.execute(FILL_RECEIPTS, ("wallet", RECEIPTS))
+    payment = crossing.request()
+    crossing.done_beside(payment)
+    for db, half in sizes:
+        db.execute(FILL_JOURNAL, {"before": half, "first": half + 1, "last": 2 * half})
+    found = {(each.where, each.what, each.detail.get("type")) for each in crossing.story(payment).events}
+    assert ("orchestrator", "appended", "wallet.deduct") in found
+    assert ("wallet", "reported", "wallet.succeeded") in found
+    took = []
+    for _ in range(5):
+        began = time.monotonic()
+        crossing.story(payment)
+        took.append(time.monotonic() - began)
+    print(f"a trace took {', '.join(f'{each * 1000:.0f}' for each in sorted(took))} ms")
+    assert sorted(took)[2] < 1

@@ -1,0 +1,236 @@
+"""ChancePay end to end: two databases, Kafka, and every process of it for real, started and killed by name."""
+
+import random
+import signal
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID, uuid4
+
+import psycopg
+from confluent_kafka.admin import AdminClient
+
+from ferryman import use_schemas
+from ferryman.services.payments import requests
+from ferryman.services.payments.rules import Rules
+from ferryman.services.payments.store import Request
+from ferryman.testing import house
+from support.launch import KillAt, Launched, Launcher
+from support.published import poll_until
+from support.topics import create
+
+Database = psycopg.Connection[tuple[Any, ...]]
+
+TOPICS = ("payments.commands", "payments.events", "wallet.results", "fulfilments.commands", "fulfilments.results")
+
+# Whoever fulfils is another team's: a consumer on a database of its own. It refuses odd amounts.
+FULFILMENT = """
+from datetime import UTC, datetime
+import psycopg
+from ferryman import Consumer, Done, Message, Received, Refused
+
+fulfilment = Consumer("fulfilment", topics=["fulfilments.commands"], connection=psycopg.Connection)
+
+@fulfilment.handles("fulfilment.request", "fulfilment.cancel")
+def decide(db, asked: Received):
+    data = asked.data
+    wanted = "CANCELLED" if asked.type.endswith("cancel") else "ODD" if data["amount"] % 2 else "ACCEPTED"
+    db.execute("INSERT INTO fulfilled VALUES (%s, %s) ON CONFLICT DO NOTHING", (data["request_id"], wanted))
+    [(outcome,)] = db.execute("SELECT outcome FROM fulfilled WHERE id = %s", (data["request_id"],)).fetchall()
+    said = {"request_id": data["request_id"], "step": data["step"], "attempt": data["attempt"]}
+    now = datetime.now(UTC)
+    if outcome == "ACCEPTED":
+        return Done(Message("fulfilment.accepted", {**said, "accepted_at": now}, key=data["request_id"]))
+    return Refused(outcome, Message("fulfilment.refused", {**said, "reason": outcome, "refused_at": now},
+                                    key=data["request_id"]))
+"""
+FULFILLED = "CREATE TABLE fulfilled (id uuid PRIMARY KEY, outcome text NOT NULL)"
+
+COMMANDS = {
+    "relay": ("run", "relay"),
+    "wallet": ("run", "wallet"),
+    "payments": ("run", "payments"),
+    "fulfilment": ("run", "shop:fulfilment"),
+}
+
+
+@dataclass
+class Pipeline:
+    """Its processes find the servers at these addresses; what is looked up here goes straight to the databases."""
+
+    ferryman: Launcher
+    kafka: str
+    orchestrator_url: str
+    wallet_url: str
+    fulfilment_url: str
+    env: dict[str, str] = field(default_factory=dict)
+    rules: Rules = field(default_factory=Rules)
+    running: dict[str, Launched] = field(default_factory=dict)
+    wallets: list[UUID] = field(default_factory=list)
+
+    def start(self, *names: str, kill_at: KillAt | None = None) -> None:
+        for name in names:
+            self.running[name] = self.ferryman.start(*COMMANDS[name], env=self.environment(name), kill_at=kill_at)
+
+    def start_another(self, name: str) -> None:
+        """Beside the one that runs; the next takes its place."""
+        if (before := self.running.get(f"another {name}")) is not None:
+            before.kill()
+        self.running[f"another {name}"] = self.ferryman.start(*COMMANDS[name], env=self.environment(name))
+
+    def kill(self, name: str) -> None:
+        """kill -9."""
+        self.running[name].kill()
+
+    def stop(self, *names: str) -> None:
+        """SIGTERM, and it ends well (N16)."""
+        for name in names:
+            self.running[name].send(signal.SIGTERM)
+        for name in names:
+            assert self.running[name].wait() == 0, self.running[name].transcript()
+
+    def environment(self, name: str) -> Mapping[str, str]:
+        """What each process is given: its own database, and no other."""
+        ours = {
+            "relay": {
+                "FERRYMAN_RELAY__SOURCES__PAYMENTS__DATABASE_URL": self.orchestrator_url,
+                "FERRYMAN_RELAY__SOURCES__WALLET__DATABASE_URL": self.wallet_url,
+                "FERRYMAN_RELAY__SOURCES__FULFILMENT__DATABASE_URL": self.fulfilment_url,
+            },
+            "wallet": {"FERRYMAN_DATABASE_URL": self.wallet_url},
+            "payments": {"FERRYMAN_DATABASE_URL": self.orchestrator_url},
+            "fulfilment": {"FERRYMAN_DATABASE_URL": self.fulfilment_url, "FERRYMAN_SCHEMAS__PATH": _our_catalogue()},
+        }
+        return {
+            "FERRYMAN_KAFKA__BOOTSTRAP_SERVERS": self.kafka,
+            "FERRYMAN_KAFKA__SESSION_TIMEOUT_MS": "2000",
+            "FERRYMAN_KAFKA__HEARTBEAT_INTERVAL_MS": "300",
+            "FERRYMAN_HEALTH__PORT": "0",
+            "FERRYMAN_RELAY__RETRY__BASE_SECONDS": "0.05",
+            "FERRYMAN_RELAY__DEADLINE_SECONDS": "3",
+            **self.env,
+            **ours[name],
+        }
+
+    def both(self) -> dict[str, str]:
+        """For whoever looks at both databases."""
+        return {
+            "FERRYMAN_DATABASE_URL": self.orchestrator_url,
+            "FERRYMAN_PAYMENTS__WALLET_DATABASE_URL": self.wallet_url,
+            "FERRYMAN_KAFKA__BOOTSTRAP_SERVERS": self.kafka,
+        }
+
+    def open_wallets(self, many: int, balance: int = 1_000_000) -> list[UUID]:
+        opened = [uuid4() for _ in range(many)]
+        with psycopg.connect(self.wallet_url) as db:
+            for each in opened:
+                db.execute("SELECT wallet.open(%s, 'EUR', %s)", (each, balance))
+        self.wallets += opened
+        return opened
+
+    def pay(self, *asked: Request) -> None:
+        with psycopg.connect(self.orchestrator_url) as db:
+            requests.record(db, asked, self.rules)
+
+    def statuses(self) -> dict[str, int]:
+        """By status, and by reason where there is one."""
+        with psycopg.connect(self.orchestrator_url) as db:
+            rows = db.execute("SELECT coalesce(reason, status), count(*) FROM payments.requests GROUP BY 1").fetchall()
+        return dict(rows)
+
+    def pending(self) -> int:
+        with psycopg.connect(self.orchestrator_url) as db:
+            row = db.execute("SELECT count(*) FROM payments.requests WHERE status = 'PENDING'").fetchone()
+        assert row is not None
+        return int(row[0])
+
+    def until_over(self, seconds: float = 60) -> None:
+        """Every payment is over."""
+        poll_until(lambda: self.pending() == 0, "end of every payment", seconds)
+
+    def assert_money_moved_once(self) -> None:
+        """N5, over both databases: what succeeded was taken once and whole, what failed was not taken or given back."""
+        with psycopg.connect(self.orchestrator_url) as db:
+            asked = {
+                row[0]: row[1:] for row in db.execute("SELECT uuid, status, amount, wallet_id FROM payments.requests")
+            }
+        with psycopg.connect(self.wallet_url) as db:
+            moved: dict[UUID, int] = dict(
+                db.execute("SELECT request_id, sum(amount) FROM wallet.ledger WHERE kind <> 'OPEN' GROUP BY 1")
+            )
+            assert db.execute("SELECT * FROM wallet.unbalanced").fetchall() == []
+        assert moved.keys() <= asked.keys()
+        for uuid, (status, amount, _) in asked.items():
+            assert status in ("SUCCEEDED", "FAILED"), uuid
+            assert moved.get(uuid, 0) == (-amount if status == "SUCCEEDED" else 0), uuid
+
+    @contextmanager
+    def load(self, seed: int, pause_seconds: float = 0.01) -> Iterator["Load"]:
+        """Payments of every kind, all the time, from one client that goes on when its database is away."""
+        load = Load(self, random.Random(seed), pause_seconds)
+        thread = threading.Thread(target=load.run)
+        thread.start()
+        try:
+            yield load
+        finally:
+            load.over.set()
+            thread.join()
+
+
+@dataclass
+class Load:
+    """A client: it sends what failed again, with the same uuid, as the API asks its clients to."""
+
+    pipeline: Pipeline
+    dice: random.Random
+    pause_seconds: float
+    sent: int = 0
+    over: threading.Event = field(default_factory=threading.Event)
+
+    def run(self) -> None:
+        while not self.over.wait(self.pause_seconds):
+            batch = [self._some() for _ in range(self.dice.randrange(1, 20))]
+            while True:
+                try:
+                    self.pipeline.pay(*batch)
+                    break
+                except psycopg.Error:
+                    if self.over.wait(0.05):
+                        return
+            self.sent += len(batch)
+
+    def _some(self) -> Request:
+        amount = self.dice.choice((1, 2, 3, 500, 10_000_000))
+        return Request(uuid4(), self.dice.choice(self.pipeline.wallets), amount, "EUR", self.dice.random() < 0.3)
+
+    def await_sent(self, more: int, seconds: float = 30) -> None:
+        wanted = self.sent + more
+        poll_until(lambda: self.sent >= wanted, f"{more} more payments", seconds)
+
+
+@contextmanager
+def new_pipeline(ferryman: Launcher, kafka: str, orchestrators: str, wallets: str) -> Iterator[Pipeline]:
+    """On databases of its own on these servers; the topics of the catalogue are there afterwards."""
+    (ferryman.folder / "shop.py").write_text(FULFILMENT)
+    known = AdminClient({"bootstrap.servers": kafka}).list_topics(timeout=10).topics
+    for name in set(TOPICS) - set(known):
+        create(kafka, name, partitions=3)
+    suffix = uuid4().hex[:10]
+    urls = [
+        house.new_database(server, f"{name}_{suffix}")
+        for server, name in ((orchestrators, "payments"), (wallets, "wallet"), (wallets, "fulfilment"))
+    ]
+    for url in urls:
+        house.migrate(url)
+    with psycopg.connect(urls[2]) as db:
+        db.execute(FULFILLED)
+    use_schemas()
+    yield Pipeline(ferryman, kafka, urls[0], urls[1], urls[2])
+
+
+def _our_catalogue() -> str:
+    from ferryman.schemas import OURS
+
+    return str(OURS)

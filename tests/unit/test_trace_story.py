@@ -1,0 +1,263 @@
+"""Each place that a payment can be in has a reason in words, and a command to run next."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from ferryman.cli.trace import addressed
+from ferryman.evidence.trace.journal import merged
+from ferryman.evidence.trace.messages import messages_of, result_of, results_of
+from ferryman.evidence.trace.model import (
+    Ending,
+    Entry,
+    Known,
+    Operation,
+    Payment,
+    Receipt,
+    Rejection,
+    Seen,
+    Side,
+    Story,
+    Stray,
+    Verdict,
+)  # fmt: skip
+from ferryman.evidence.trace.story import tell
+from ferryman.runtime.settings import Settings
+from ferryman.runtime.sources import Loaded
+from ferryman.services.payments.rules import message_id
+
+NOON = datetime(2025, 11, 18, 12, tzinfo=UTC)
+ID = UUID("9f1c1a52-6f0e-4b7e-9d5a-3c1f0a7b2e10")
+WALLET = UUID("0d3a9c7e-51c4-4f0a-8f7d-2b6c1e9a4d55")
+DEDUCT, CANCEL, REFUND = (message_id(ID, f"wallet.{kind}") for kind in ("deduct", "cancel", "refund"))
+
+
+def after(milliseconds: float) -> datetime:
+    return NOON + timedelta(milliseconds=milliseconds)
+
+
+def payment(state: str = "DEDUCTING", **changes: Any) -> Payment:
+    over = state in ("SUCCEEDED", "FAILED")
+    given: dict[str, Any] = {
+        "id": ID, "wallet_id": WALLET, "amount": 500, "currency": "EUR", "fulfil": False, "state": state,
+        "status": state if over else "PENDING", "reason": None, "attempt": 1, "created_at": NOON,
+        "due_at": None if over else after(300_000), "changed_at": after(60) if over else NOON,
+    }  # fmt: skip
+    return Payment(**(given | changes))
+
+
+def entry(identity: UUID, kind: str, at: float, status: str = "PUBLISHED", **more: Any) -> Entry:
+    return Entry(identity, 4711, kind, "payments.commands", status, after(at), **more)
+
+
+def receipt(identity: UUID, kind: str, at: float, **changes: Any) -> Receipt:
+    given: dict[str, Any] = {
+        "id": identity, "type": kind, "topic": "payments.commands", "partition": 2, "offset": 7, "status": "HANDLED",
+        "outcome": "DONE", "reason": None, "error": None, "received_at": after(at),
+    }  # fmt: skip
+    return Receipt(**(given | changes))
+
+
+def took(at: float = 20, **changes: Any) -> Operation:
+    given: dict[str, Any] = {
+        "kind": "DEDUCT", "step": "deduct", "wallet_id": WALLET, "amount": -500, "currency": "EUR", "balance": 400,
+        "reason": None, "decided_at": after(at),
+    }  # fmt: skip
+    return Operation(**(given | changes))
+
+
+ASKED = Side([entry(DEDUCT, "wallet.deduct", 1)], consumers=1)
+IDLE = Side(consumers=1)
+RESULT = result_of(DEDUCT)
+DECIDED = Side(
+    [entry(RESULT, "wallet.succeeded", 21)], [receipt(DEDUCT, "wallet.deduct", 22, results=(RESULT,))], consumers=1
+)
+APPLIED = replace(ASKED, receipts=[receipt(RESULT, "wallet.succeeded", 61)])
+
+
+def known(
+    of: Payment | None = None, orchestrator: Side | None = ASKED, wallet: Side | None = IDLE, **more: Any
+) -> Known:
+    return Known(ID, after(1000), of or payment(), orchestrator=orchestrator, wallet=wallet, **more)
+
+
+def unpublished(status: str, reason: str, command: str, identity: UUID = DEDUCT, kind: str = "wallet.deduct") -> Side:
+    return Side([entry(identity, kind, 1, status, reason=reason, next=command)], consumers=1)
+
+
+def having(side: Side, verdict: Verdict, identity: UUID, status: str = "REJECTED", **more: Any) -> Side:
+    """It has this message, and could not handle it."""
+    given = receipt(identity, "wallet.deduct", 30, status=status, outcome=None, **more)
+    rejection = Rejection(
+        identity, "wallet.deduct", "payments.commands", 2, 7, "BUG", "it broke", "REJECTED", after(30)
+    )
+    rejections = [rejection] if status == "REJECTED" else []
+    return replace(side, receipts=[*side.receipts, given], rejections=rejections, verdicts={identity: verdict})
+
+
+REQUEUE = Verdict("REJECTED (BUG): it broke", "ferryman inbox requeue --id payments.commands/2/7 --consumer wallet")
+REQUEST, RECALL = message_id(ID, "fulfilment.request"), message_id(ID, "fulfilment.cancel")
+
+
+@pytest.mark.parametrize(
+    ("what", "now", "why", "following"),
+    [
+        (known(payment("SUCCEEDED"), APPLIED, DECIDED, ledger=[took()]), "SUCCEEDED",
+         "the wallet gave 500 EUR, and held 400 then", None),
+        (known(payment("FAILED", reason="INSUFFICIENT_FUNDS")), "FAILED", "did not hold enough", None),
+        (known(payment("FAILED", reason="TIMED_OUT"), ledger=[took(), took(50, kind="CANCEL", amount=500)]), "FAILED",
+         "did not come in time, and what was asked for was undone (TIMED_OUT); nothing is taken", None),
+        (known(payment("FAILED", reason="NO_WALLET"), APPLIED, DECIDED, ledger=[took()]), "FAILED",
+         "has taken 500 EUR and not given it back", "ferryman reconcile payments"),
+        (known(orchestrator=unpublished("PENDING", "PENDING: no relay is connected", "ferryman run relay")),
+         "PENDING (DEDUCTING)", "the command is not published (PENDING: no relay is connected). If nothing comes by 20",
+         "ferryman run relay"),
+        (known(orchestrator=unpublished("PARKED", "PARKED: entry 3 is tried again", "ferryman outbox show 3")),
+         "PENDING (DEDUCTING)", "PARKED: entry 3", "ferryman outbox show 3"),
+        (known(orchestrator=unpublished("FAILED", "FAILED after 5 attempts", "ferryman outbox replay --id 4711")),
+         "PENDING (DEDUCTING)", "not published (FAILED after 5 attempts)", "ferryman outbox replay --id 4711"),
+        (known(), "PENDING (DEDUCTING)", "the command is published, and wallet has not come to it yet",
+         "ferryman inbox stats"),
+        (known(wallet=Side()), "PENDING (DEDUCTING)", "no process of wallet is connected", "ferryman run wallet"),
+        (known(wallet=Side(paused="ann since noon (repairs)")), "PENDING (DEDUCTING)", "wallet is paused by ann",
+         "ferryman resume wallet --consumer"),
+        (known(kafka={DEDUCT: []}), "PENDING (DEDUCTING)", "its topic does not have it any more",
+         f"ferryman outbox replay --id 4711 --yes --reason 'trace {ID}'"),
+        (known(kafka={DEDUCT: [Seen(2, 7, NOON, read=True)]}), "PENDING (DEDUCTING)", "it was skipped",
+         f"ferryman outbox replay --id 4711 --yes --reason 'trace {ID}'"),
+        (known(kafka={DEDUCT: [Seen(2, 7, NOON, read=False)]}), "PENDING (DEDUCTING)", "has not come to it yet",
+         "ferryman inbox stats"),
+        (known(orchestrator=IDLE), "PENDING (DEDUCTING)", "not among what the outbox retains",
+         "ferryman reconcile payments"),
+        (known(wallet=having(IDLE, REQUEUE, DEDUCT)), "PENDING (DEDUCTING)",
+         "wallet could not handle the command: REJECTED (BUG): it broke", REQUEUE.next),
+        (known(wallet=replace(DECIDED, entries=unpublished("PENDING", "PENDING: it is paused", "ferryman resume outbox",
+                                                           RESULT, "wallet.succeeded").entries)),
+         "PENDING (DEDUCTING)", "the wallet has answered; its result is not published", "ferryman resume outbox"),
+        (known(orchestrator=replace(ASKED, consumers=0), wallet=DECIDED), "PENDING (DEDUCTING)",
+         "the wallet has answered; its result is published, and no process of payments", "ferryman run payments"),
+        (known(orchestrator=having(ASKED, Verdict("REJECTED (BUG): no", "ferryman inbox requeue --id r/0/1"), RESULT),
+               wallet=DECIDED), "PENDING (DEDUCTING)", "payments could not handle its result: REJECTED (BUG): no",
+         "ferryman inbox requeue --id r/0/1"),
+        (known(orchestrator=replace(ASKED, receipts=[receipt(RESULT, "wallet.succeeded", 61, outcome="REFUSED",
+                                                             reason="FORGED")]), wallet=DECIDED),
+         "PENDING (DEDUCTING)", "applied to nothing (FORGED)", "ferryman reconcile payments"),
+        (known(payment("CANCELLING", reason="TIMED_OUT"), Side([entry(CANCEL, "wallet.cancel", 9)], consumers=1),
+               Side()), "PENDING (CANCELLING)", "give back what it took", "ferryman run wallet"),
+        (known(payment("CANCELLING"), Side([entry(CANCEL, "wallet.cancel", 9)]), IDLE), "PENDING (CANCELLING)",
+         "it is asked for again", "ferryman inbox stats"),
+        (known(payment("REFUNDING"), Side([entry(REFUND, "wallet.refund", 9)]), Side()), "PENDING (REFUNDING)",
+         "asked to give the amount back; the command is published", "ferryman run wallet"),
+        (known(payment("FULFILLING"), Side([entry(REQUEST, "fulfilment.request", 9)])), "PENDING (FULFILLING)",
+         "it is published, and there is no answer yet", None),
+        (known(payment("RECALLING"), unpublished("PENDING", "PENDING", "ferryman run relay", RECALL,
+                                                 "fulfilment.cancel")), "PENDING (RECALLING)",
+         "the command is not published", "ferryman run relay"),
+        (known(payment("STUCK"), ledger=[took(kind="CANCEL", reason="NO_WALLET", amount=0)]), "STUCK",
+         "a person decides (NO_WALLET)", "ferryman reconcile payments"),
+        # ChancePay's literal mode: what failed in the handler's hands is never handled, and nothing happens by itself.
+        (known(payment(due_at=None), wallet=having(IDLE, Verdict("RECEIVED, at most once: it failed, had no effect and "
+               "never will: it broke", None), DEDUCT, "RECEIVED", error="it broke")), "PENDING (DEDUCTING)",
+         "had no effect and never will: it broke. Nothing more happens by itself", "ferryman reconcile payments"),
+        (known(payment(due_at=after(-60_000)), replace(ASKED, consumers=0), DECIDED), "PENDING (DEDUCTING)",
+         "It was to be looked at 1 min 1 s ago, and no process of payments is connected", "ferryman run payments"),
+        (known(wallet=None), "PENDING (DEDUCTING)", "what the wallet made of it is not known", None),
+        (Known(ID, NOON, None, ledger=[took()], wallet=DECIDED), "DECIDED BY THE WALLET", "DEDUCT of 500 EUR", None),
+    ],
+)  # fmt: skip
+def test_each_place_has_a_reason_and_the_command_to_run_next(
+    what: Known, now: str, why: str, following: str | None
+) -> None:
+    ending = tell(what).ending
+    assert ending.now == now
+    assert why in ending.why
+    assert ending.next == following
+
+
+def lines(story: Story) -> list[str]:
+    return [f"{each.where} {each.what}" for each in story.events]
+
+
+def test_a_cause_stands_before_its_effect_whatever_the_clock_of_the_other_database_says() -> None:
+    behind = replace(DECIDED, receipts=[receipt(DEDUCT, "wallet.deduct", -5000, results=(RESULT,))],
+                     entries=[entry(RESULT, "wallet.succeeded", -5001)])  # fmt: skip
+    story = tell(known(payment("SUCCEEDED"), APPLIED, behind, ledger=[took(-5002)]))
+    assert lines(story) == [
+        "orchestrator requested", "orchestrator appended", "kafka published", "wallet received", "wallet handled",
+        "wallet reported", "kafka published", "orchestrator received", "orchestrator applied", "orchestrator SUCCEEDED",
+    ]  # fmt: skip
+
+
+def test_a_dead_letter_of_a_message_that_was_handled_is_no_obstacle() -> None:
+    """Another message with its id came: a conflict, which changes nothing about the first."""
+    conflict = having(DECIDED, REQUEUE, DEDUCT)
+    conflict = replace(conflict, receipts=DECIDED.receipts)
+    assert tell(known(orchestrator=replace(ASKED, consumers=0), wallet=conflict)).ending.next == "ferryman run payments"
+
+
+def test_duplicates_are_folded_and_counted() -> None:
+    thrice = replace(DECIDED, entries=[entry(RESULT, "wallet.succeeded", at) for at in (21, 30, 31, 32)])
+    copies: dict[UUID, Sequence[Seen]] = {DEDUCT: [Seen(2, offset, after(5 + offset)) for offset in (7, 8, 9)]}
+    story = tell(known(wallet=thrice, kafka=copies))
+    folded = {each.what: each.times for each in story.events if each.times > 1}
+    assert folded == {"received again": 3, "published again": 2}
+    published = next(each for each in story.events if each.what == "published")
+    assert (published.at, published.detail["offset"]) == (after(12), 7)
+
+
+def test_what_a_person_did_about_a_dead_letter_is_told() -> None:
+    requeued = Rejection(DEDUCT, "wallet.deduct", "payments.commands", 2, 7, "BUG", "it broke", "REQUEUED", after(30),
+                         after(50), "ann", "mended")  # fmt: skip
+    story = tell(known(wallet=replace(DECIDED, rejections=[requeued])))
+    assert lines(story)[3:5] == ["wallet rejected, to the dead letters", "wallet requeued"]
+    by_hand = next(each for each in story.events if each.what == "requeued")
+    assert (by_hand.at, by_hand.detail) == (after(50), {"by": "ann", "reason": "mended"})
+
+
+def test_results_of_nobody_we_know_are_told_from_what_was_kept_of_them() -> None:
+    stray = Stray(UUID(int=7), "UNKNOWN", "fulfilment.accepted", after(9))
+    assert "orchestrator applied to nothing: UNKNOWN" in lines(tell(known(strays=[stray])))
+
+
+def test_the_ids_of_messages_follow_from_the_payment_and_no_two_are_the_same() -> None:
+    messages = messages_of(ID, attempt=40)
+    assert messages[DEDUCT] == ("wallet.deduct", 1)
+    assert messages[message_id(ID, "wallet.cancel", 40)] == ("wallet.cancel", 40)
+    assert len(messages) == 5 * 40 + 3
+    assert results_of(messages)[RESULT] == DEDUCT
+    assert not messages.keys() & messages_of(UUID(int=1)).keys()
+
+
+def test_moments_that_are_close_are_looked_at_together() -> None:
+    assert merged([(after(5), after(9)), (after(0), after(2)), (after(1), after(3)), (after(6), after(7))]) == [
+        (after(0), after(3)),
+        (after(5), after(9)),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("sources", "origin", "following", "expected"),
+    [
+        ({}, "FERRYMAN_PAYMENTS__WALLET_DATABASE_URL", "ferryman run wallet",
+         'FERRYMAN_DATABASE_URL="$FERRYMAN_PAYMENTS__WALLET_DATABASE_URL" ferryman run wallet'),
+        ({}, "ferryman.toml", "ferryman run relay", "FERRYMAN_DATABASE_URL=<the wallet's URL> ferryman run relay"),
+        ({"books": {"database_url": "postgresql://w/w"}}, "ferryman.toml",
+         "then ferryman inbox requeue --id 1   or   ferryman inbox discard --id 1",
+         "then ferryman inbox requeue --id 1 --source books   or   ferryman inbox discard --id 1 --source books"),
+        ({"books": {"database_url": "postgresql://w/w"}}, "ferryman.toml", "ferryman run relay", "ferryman run relay"),
+        ({"books": {"database_url": "postgresql://w/w"}}, "ferryman.toml", "ferryman run wallet",
+         "FERRYMAN_DATABASE_URL=<the wallet's URL> ferryman run wallet"),
+    ],
+)  # fmt: skip
+def test_what_is_to_be_done_in_the_wallets_database_says_so(
+    sources: dict[str, Any], origin: str, following: str, expected: str
+) -> None:
+    wallets = "postgresql://w/w"
+    settings = Settings.model_validate({"payments": {"wallet_database_url": wallets}, "relay": {"sources": sources}})
+    loaded = Loaded(settings, {"payments.wallet_database_url": origin})
+    assert addressed(Ending("", "", following, "wallet"), loaded).next == expected
+    assert addressed(Ending("", "", following, "orchestrator"), loaded).next == following
