@@ -10,6 +10,7 @@ from prometheus_client import Metric
 
 import ferryman.console.metrics
 import ferryman.consumer.metrics
+import ferryman.evidence.reconcile.metrics
 import ferryman.relay.metrics
 import ferryman.saga.metrics  # noqa: F401 - they are in the registry once they were imported
 from ferryman.cli.app import COMMANDS, app

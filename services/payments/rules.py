@@ -109,6 +109,10 @@ class Rules:
             case _:
                 return None
 
+    def settled(self, payment: Payment) -> Move | None:
+        """What only a person can say of a payment that is stuck: that the amount was given back by hand."""
+        return self._failed(payment, payment.reason or TIMED_OUT) if payment.state == "STUCK" else None
+
     def _answers(self) -> dict[tuple[str, str], Callable[[Payment, Received], Move]]:
         return {
             ("DEDUCTING", "DEDUCT"): lambda p, _: self._fulfil(p) if p.fulfil else self._done(p),

@@ -23,6 +23,8 @@ COMMANDS = {
     "outbox": ("ferryman.cli.outbox", "See what waits to be published, and why; replay, discard."),
     "inbox": ("ferryman.cli.inbox", "See what consumers handled and could not handle; requeue, discard."),
     "trace": ("ferryman.cli.trace", "Tell one payment's story across both databases and Kafka, and what to do next."),
+    "reconcile": ("ferryman.cli.reconcile", "Name why payments are still pending; mend what is safe to mend."),
+    "audit": ("ferryman.cli.audit", "Prove that nothing was lost or taken twice, over both databases."),
     "schemas": ("ferryman.cli.schemas", "Check, publish, release and document the catalogue of topics and types."),
     "topics": ("ferryman.cli.topics", "Compare the catalogue's topics with the cluster's; create what is missing."),
     "pause": ("ferryman.cli.pause", "Stop publishing a topic or the whole outbox, or stop a consumer."),

@@ -85,10 +85,15 @@ def _registry_options(found: Settings) -> dict[str, Any]:
     return {"timeout_seconds": found.registry.timeout_seconds, "cache": cache, "properties": properties}
 
 
+def use_catalogue(found: Settings) -> None:
+    """From now on, what is appended is checked against the catalogue that is set, or ours."""
+    active.use_schemas(found.schemas.path, registry_url=found.registry_url, **_registry_options(found))
+
+
 def services(names: Sequence[str], found: Settings) -> list[Service]:
     """What `ferryman run NAME...` names: by the catalogue that is set; ours, where none is, by our own."""
     if found.schemas.path or not _BY_CATALOGUE.keys().isdisjoint(names):
-        active.use_schemas(found.schemas.path, registry_url=found.registry_url, **_registry_options(found))
+        use_catalogue(found)
     return [service for name in names for service in _services(name, found)]
 
 

@@ -1,0 +1,247 @@
+"""Goes through both databases in pages, while they change: what is upstream of a thing is read after it.
+
+A result is applied after it was booked, so requests are read before their ledger: what is over must have its evidence
+by then. A payment is booked after it was recorded, so the ledger is read before its requests. What looks wrong is
+looked at again after a moment, whole, before it is called so.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from itertools import groupby
+from operator import attrgetter
+from uuid import UUID
+
+from ferryman.evidence.audit import columns, policy, store
+from ferryman.evidence.audit.columns import Uuids
+from ferryman.evidence.audit.model import Books, Facts, Horizon, Operation, Page, Place, Request, Window
+from ferryman.evidence.audit.policy import COMMANDS
+from ferryman.evidence.databases import Connection, Databases
+from ferryman.runtime.desk import Desk
+from ferryman.runtime.settings import Settings
+from ferryman.runtime.uuids import derived
+from ferryman.services.payments.rules import message_id
+
+PAGE = 5_000
+CUT_SECONDS = 5.0
+_FEW, _MANY = 1, 32
+"""Attempts that are looked for at first, and when something was not found."""
+
+_ANSWER = "wallet/0"
+"""What the id of a result follows from, beside its command's."""
+
+_NOT_FOUND = {"receipts.expired", "results.expired", "results.told"}
+"""What an attempt that was not looked for may still tell."""
+
+_BLOCKS, _MOST_BLOCKS = 64, 1_024
+_MOST_SUSPECTS = 5_000
+_FORGETTING = timedelta(minutes=1)
+
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass
+class Audit:
+    """One audit: how far it is, and what it has found."""
+
+    databases: Databases
+    settings: Settings
+    books: Books
+    horizon: Horizon
+    progress: Progress = lambda _what, _done, _about: None
+    moment_seconds: float = 1.0
+    """How long what looks wrong is left alone before it is looked at again."""
+    _suspects: list[UUID] = field(default_factory=list)
+    _orphans: set[UUID] = field(default_factory=set)
+
+    @contextmanager
+    def orchestrator(self) -> Iterator[Connection]:
+        with Desk(self.databases.orchestrator, self.settings.database).acting() as db:
+            store.read_only(db)
+            yield db
+
+    @contextmanager
+    def wallet(self) -> Iterator[Connection]:
+        with Desk(self.databases.wallet, self.settings.database).acting() as db:
+            store.read_only(db)
+            yield db
+
+    def run(self) -> Books:
+        self._requests()
+        self._ledger()
+        self._wallets()
+        return self.books
+
+    def _requests(self) -> None:
+        after: Place | None = None
+        done = 0
+        with self.orchestrator() as db:
+            about = store.about(db)
+        while True:
+            with self.orchestrator() as db:
+                page = store.page(db, self.books.window, after, PAGE)
+            if page is None:
+                break
+            after = page.last
+            if others := self._plain(page):
+                with self.orchestrator() as db:
+                    requests = store.requests_of(db, others)
+                self._judge(requests)
+            done += page.many
+            self.progress("requests", done, about)
+        self._look_again()
+
+    def _plain(self, page: Page) -> list[UUID]:
+        """Counts what is plainly in order, which the servers tell by themselves; the rest is to be looked at."""
+        commands = columns.derived(page.uuids, f"{COMMANDS['DEDUCT']}/1")
+        with self.orchestrator() as db:
+            not_applied = store.not_applied(db, columns.derived(commands, _ANSWER))
+        with self.wallet() as db:
+            found, others = store.plain(db, page, commands, not_applied)
+        for each in found:
+            policy.add_plain(self.books.counts, self.books.sum_of(each.currency), each)
+        return others
+
+    def _judge(self, page: Sequence[Request]) -> None:
+        """What is well is counted; what is not, is looked at again."""
+        for known in self._facts(page, _FEW):
+            judged = policy.judge(known, self.horizon)
+            if judged.wrong or not _NOT_FOUND.isdisjoint(judged.counts):
+                self._suspects.append(known.request.uuid)
+            else:
+                self._count(known, judged.counts)
+        if len(self._suspects) >= _MOST_SUSPECTS:
+            self._look_again()
+
+    def _look_again(self) -> None:
+        if not self._suspects:
+            return
+        time.sleep(self.moment_seconds)
+        with self.orchestrator() as db:
+            page = store.requests_of(db, self._suspects)
+        for first in range(0, len(page), PAGE // 10):
+            for known in self._facts(page[first : first + PAGE // 10], _MANY):
+                judged = policy.judge(known, self.horizon)
+                self._count(known, judged.counts)
+                for wrong in judged.wrong:
+                    self.books.find(wrong)
+        self._suspects.clear()
+
+    def _facts(self, page: Sequence[Request], attempts: int) -> list[Facts]:
+        """The ledger of these requests, which were read before; then what was received, and what was applied."""
+        ids = [each.uuid for each in page]
+        with self.wallet() as db:
+            rows = sorted(store.operations(db, ids), key=attrgetter("request_id"))
+            booked = {uuid: tuple(each) for uuid, each in groupby(rows, key=attrgetter("request_id"))}
+            commands = [_commands(uuid, booked.get(uuid, ()), attempts) for uuid in ids]
+            received = store.received(db, "wallet", [each for mine in commands for _, each in mine])
+        results = [[derived(each, _ANSWER) for _, each in mine] for mine in commands]
+        with self.orchestrator() as db:
+            applied = store.received(db, "payments", [each for mine in results for each in mine])
+            settled = store.settled(db, ids) if attempts == _MANY else set()
+        return [
+            Facts(
+                request,
+                booked.get(request.uuid, ()),
+                frozenset(kind for kind, each in mine if each in received),
+                not applied.isdisjoint(answers),
+                request.uuid in settled,
+            )
+            for request, mine, answers in zip(page, commands, results, strict=True)
+        ]
+
+    def _count(self, known: Facts, counts: Sequence[str]) -> None:
+        self.books.counts.update(counts)
+        policy.add(self.books.sum_of(known.request.currency), known)
+        if "receipts.expired" in counts:
+            self.books.expired[policy.RECEIPTS_GONE] += 1
+        if "results.expired" in counts:
+            self.books.expired[policy.RESULTS_GONE] += 1
+
+    def _ledger(self) -> None:
+        """By its blocks: what was booked stays where it is, and what is booked meanwhile is past the window."""
+        first, step = 0, _BLOCKS
+        with self.wallet() as db:
+            end = store.blocks(db)
+        while first < end:
+            with self.wallet() as db:
+                ids, many = store.booked(db, self.books.window, first, first + step)
+                lopsided = store.lopsided(db, ids) if ids else []
+            for uuid, names in groupby(lopsided, key=lambda each: each[0]):
+                self.books.find(policy.lopsided(uuid, ", ".join(kind for _, _, kind in names)))
+            self._orphans |= self._unknown(ids)
+            if len(self._orphans) >= _MOST_SUSPECTS:
+                self._orphans_again()
+            first += step
+            step = min(2 * step, _MOST_BLOCKS) if many < PAGE // 2 else _BLOCKS
+            self.progress("blocks of the ledger", min(first, end), end)
+        self._orphans_again()
+
+    def _unknown(self, ids: Uuids | Sequence[UUID] | None) -> set[UUID]:
+        if not ids:
+            return set()
+        with self.orchestrator() as db:
+            return store.unknown(db, ids)
+
+    def _orphans_again(self) -> None:
+        """What was archived since stands elsewhere, and is not called lost."""
+        if not self._orphans:
+            return
+        time.sleep(self.moment_seconds)
+        missing = sorted(self._unknown(sorted(self._orphans)))
+        with self.wallet() as db:
+            last = {each.request_id: each.decided_at for each in store.operations(db, missing)}
+        with self.orchestrator() as db:
+            archived = store.archived(db)
+        for uuid in missing:
+            if archived is not None and last[uuid] < archived:
+                self.books.expired[policy.ARCHIVED] += 1
+            else:
+                self.books.find(policy.orphan(uuid))
+        self.books.counts["ledger.orphans"] += len(missing)
+        self._orphans.clear()
+
+    def _wallets(self) -> None:
+        """Each balance against its ledger, whatever the window: a sum has no beginning."""
+        after: UUID | None = None
+        while True:
+            with self.wallet() as db:
+                page = store.wallets(db, after, PAGE // 10)
+            if not page:
+                return
+            for _, currency, balance, _, opened in page:
+                sums = self.books.sum_of(currency)
+                sums.wallets += balance
+                sums.opened += opened
+            if suspects := [uuid for uuid, _, balance, booked, _ in page if balance != booked or balance < 0]:
+                time.sleep(self.moment_seconds)
+                with self.wallet() as db:
+                    for each in store.unbalanced(db, suspects):
+                        self.books.find(policy.unbalanced(*each))
+            after = page[-1][0]
+            self.books.counts["wallets.looked_at"] += len(page)
+            self.progress("wallets", self.books.counts["wallets.looked_at"], 0)
+
+
+def begin(
+    databases: Databases, settings: Settings, *, since: datetime | None = None, until: datetime | None = None
+) -> Audit:
+    """Of a window that is closed: what was recorded in it before this moment, with time for what is being recorded."""
+    for each in (databases.orchestrator, databases.wallet):
+        each.prepare_threshold = None  # ids are looked for in long arrays: no plan of them is kept
+    retention = settings.consumer.receipts_retention_seconds
+    gone = timedelta(seconds=retention) - _FORGETTING
+    now, wallet_now = store.now(databases.orchestrator), store.now(databases.wallet)
+    closed = now - timedelta(seconds=CUT_SECONDS)
+    horizon = Horizon(wallet_now - gone, now - gone) if retention else Horizon(None, None)
+    return Audit(databases, settings, Books(Window(since, min(until or closed, closed))), horizon)
+
+
+def _commands(uuid: UUID, booked: tuple[Operation, ...], attempts: int) -> list[tuple[str, UUID]]:
+    """The ids that its commands may have: of each kind that was booked, or of a deduction."""
+    kinds = {each.kind for each in booked} or {"DEDUCT"}
+    if attempts > _FEW or any(each.reason == "CANCELLED" for each in booked):
+        kinds = set(COMMANDS)
+    return [(kind, message_id(uuid, COMMANDS[kind], attempt)) for kind in kinds for attempt in range(1, attempts + 1)]

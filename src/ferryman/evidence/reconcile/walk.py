@@ -1,0 +1,202 @@
+"""Goes through what is pending, page by page, and gathers what both databases know of each: short reads, by id."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from itertools import chain
+from uuid import UUID
+
+from ferryman.evidence.databases import Databases
+from ferryman.evidence.reconcile import store
+from ferryman.evidence.reconcile.model import (
+    ORCHESTRATOR,
+    WALLET,
+    Case,
+    Entry,
+    Evidence,
+    Operation,
+    Pending,
+    Standing,
+)
+from ferryman.evidence.reconcile.policy import ASKED, STUCK, judge
+from ferryman.relay.operator import listing
+from ferryman.relay.operator.desk import Desk
+from ferryman.relay.store import standing
+from ferryman.relay.store.listing import last_position
+from ferryman.runtime.errors import FerrymanError
+from ferryman.runtime.settings import Settings
+from ferryman.runtime.uuids import derived
+from ferryman.schemas import active
+from ferryman.services.payments.rules import message_id
+
+PAGE = 1_000
+_ATTEMPTS_LOOKED_AT = 3
+_BEFORE, _AFTER = timedelta(minutes=1), timedelta(minutes=15)
+"""What clocks and long transactions may put between a payment's step and the entry that was appended with it."""
+
+_RESULT = "wallet.succeeded"
+
+
+@dataclass(frozen=True)
+class House:
+    """Both databases, as a person looks at them."""
+
+    orchestrator: Desk
+    wallet: Desk
+    settings: Settings
+    lags: Callable[[], dict[str, str]] = field(default=dict)
+    """What Kafka says of each command's reader, where a cluster is named."""
+
+    @classmethod
+    def of(cls, databases: Databases, settings: Settings, lags: Callable[[], dict[str, str]] = dict) -> "House":
+        for each in (databases.orchestrator, databases.wallet):
+            each.prepare_threshold = None  # ids are looked for in long arrays: a plan that is kept would not hash them
+        limits = settings.database
+        return cls(Desk(databases.orchestrator, limits), Desk(databases.wallet, limits), settings, lags)
+
+    def standing(self) -> Standing:
+        desks = {ORCHESTRATOR: self.orchestrator, WALLET: self.wallet}
+        relays, pauses = {}, {}
+        for name, desk in desks.items():
+            with desk.acting() as db:
+                relays[name], pauses[name] = standing.relays(db), store.paused(db)
+        return Standing(
+            self.settings.payments.answer_seconds, self.settings.consumer.receipts_retention_seconds, relays, pauses,
+            self.lags(),
+        )  # fmt: skip
+
+
+def cases(house: House, *, older_seconds: float, ids: Sequence[UUID] = ()) -> Iterator[list[Case]]:
+    """All that is pending for so long, or what is named of it, judged: a page at a time, with nothing open between."""
+    known = house.standing()
+    for requests in _named(house, ids) if ids else _pages(house, older_seconds):
+        yield [judge(each, known) for each in gather(house, requests)]
+
+
+def _named(house: House, ids: Sequence[UUID]) -> Iterator[list[Pending]]:
+    wanted = list(dict.fromkeys(ids))
+    with house.orchestrator.acting() as db:
+        missing = [str(each) for each in wanted if each not in store.states(db, wanted)]
+    if missing:
+        raise FerrymanError(f"there is no payment {', '.join(missing)}", remedy="correct it; archived ones are gone")
+    for first in range(0, len(wanted), PAGE):
+        with house.orchestrator.acting() as db:
+            found = store.named(db, wanted[first : first + PAGE])
+        yield found
+
+
+def _pages(house: House, older_seconds: float) -> Iterator[list[Pending]]:
+    after = store.FIRST
+    with house.orchestrator.acting() as db:
+        began = store.now(db)
+    while True:
+        with house.orchestrator.acting() as db:
+            found = store.pending(db, after, began, older_seconds, PAGE)
+        if found:
+            yield found
+        if len(found) < PAGE:
+            return
+        after = found[-1].mark, found[-1].uuid
+
+
+def gather(house: House, requests: Sequence[Pending]) -> list[Evidence]:
+    """What is known of each: the ledger, then its last command on its way, then its result on the way back."""
+    if not requests:
+        return []
+    ids = [each.uuid for each in requests]
+    commands = {each.uuid: _commands(each) for each in requests}
+    every = list(chain.from_iterable(commands.values()))
+    results = {command: derived(command, "wallet/0") for command in every}
+    with house.wallet.acting() as db:
+        decided = _decided(requests, store.ledger(db, ids))
+        receipts, rejected = store.receipts(db, "wallet", every), store.rejected(db, "wallet", every)
+    with house.orchestrator.acting() as db:
+        applied = store.receipts(db, "payments", results.values())
+        unread = store.rejected(db, "payments", results.values())
+        strays = store.strays(db, ids)
+    waiting = _waiting_commands(house, requests, {each.uuid: commands[each.uuid][0] for each in requests
+                                                  if commands[each.uuid] and each.uuid not in decided})  # fmt: skip
+    lost = _waiting_results(house, {uuid: decided[uuid] for uuid in ids if uuid in decided}, commands, results)
+
+    def evidence(request: Pending) -> Evidence:
+        mine = commands[request.uuid]
+        answers = [results[each] for each in mine]
+        return Evidence(
+            request, decided.get(request.uuid),
+            waiting.get(mine[0]) if mine else None,
+            tuple(receipts[each] for each in mine if each in receipts),
+            tuple(rejected[each] for each in mine if each in rejected),
+            next((lost[each] for each in answers if each in lost), None),
+            tuple(applied[each] for each in answers if each in applied),
+            tuple(unread[each] for each in answers if each in unread and unread[each].status != "REQUEUED"),
+            tuple(strays[each] for each in answers if each in strays),
+        )  # fmt: skip
+
+    return [evidence(each) for each in requests]
+
+
+def _commands(request: Pending) -> list[UUID]:
+    """The ids of what was asked last, the newest first."""
+    if request.state not in ASKED:
+        return []
+    kind = ASKED[request.state][0]
+    oldest = max(1, request.attempt - _ATTEMPTS_LOOKED_AT + 1)
+    return [message_id(request.uuid, kind, attempt) for attempt in range(request.attempt, oldest - 1, -1)]
+
+
+def _decided(requests: Sequence[Pending], operations: Iterable[Operation]) -> dict[UUID, Operation]:
+    """Of each payment, the operation that its state waits for; of a stuck one, what was refused."""
+    wanted = {each.uuid: each.state for each in requests}
+    found = {}
+    for each in operations:
+        state = wanted[each.request_id]
+        if (ASKED[state][1] == each.kind) if state != STUCK else (each.kind != "DEDUCT" and each.reason):
+            found[each.request_id] = each
+    return found
+
+
+def _waiting_commands(
+    house: House, requests: Sequence[Pending], ids: dict[UUID, UUID]
+) -> dict[UUID, Entry]:  # fmt: skip
+    """Those commands that are not published, by their ids."""
+    if not ids:
+        return {}
+    meant = [each for each in requests if each.uuid in ids]
+    keys = {
+        (_topic(ASKED[each.state][0]), str(each.wallet_id if ASKED[each.state][1] else each.uuid)) for each in meant
+    }
+    times = [each.changed_at for each in meant]
+    return _unpublished(house.orchestrator, keys, list(ids.values()), min(times) - _BEFORE, max(times) + _AFTER)
+
+
+def _waiting_results(
+    house: House, decided: dict[UUID, Operation], commands: dict[UUID, list[UUID]], results: dict[UUID, UUID]
+) -> dict[UUID, Entry]:
+    """Those results that are not published, by their ids; they came after what they answer was decided."""
+    if not decided:
+        return {}
+    keys = {(_topic(_RESULT), str(uuid)) for uuid in decided}
+    ids = [results[command] for uuid in decided for command in commands[uuid]]
+    first = min(each.decided_at for each in decided.values()) - _BEFORE
+    return _unpublished(house.wallet, keys, ids, first, None)
+
+
+def _unpublished(
+    desk: Desk, keys: set[tuple[str, str]], ids: list[UUID], since: datetime, until: datetime | None
+) -> dict[UUID, Entry]:
+    """What has failed or waits; and what was not read of these times. An entry moves from the second to the first, so
+    the second is read before.
+    """
+    after = listing.at_time(desk, since)
+    upto = listing.at_time(desk, until) if until else None
+    with desk.reading() as db:
+        found = store.unread(db, ids, after, last_position(db) if upto is None else upto)
+        return found | store.exceptions(db, keys, ids)
+
+
+def _topic(kind: str) -> str:
+    codecs = active.codecs()
+    found = codecs.topic_of(kind, None) if codecs else None
+    if found is None:
+        raise FerrymanError(f"the catalogue does not say where {kind} goes", remedy="name ours, or add it to yours")
+    return found

@@ -1,0 +1,387 @@
+"""The audit: never a false alarm while the system is busy, and each kind of damage found and named."""
+
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+from uuid import UUID, uuid4
+
+import psycopg
+import pytest
+
+from ferryman.evidence.audit import policy, walk
+from ferryman.evidence.audit.model import Books
+from ferryman.evidence.audit.walk import begin
+from ferryman.evidence.databases import Databases
+from ferryman.evidence.reconcile import repair
+from ferryman.runtime.uuids import derived
+from ferryman.schemas import active
+from ferryman.services.payments.rules import message_id
+from ferryman.services.payments.store import Request
+from support.houses import ACT, Town, damage, two_databases
+from support.paying import Desk, failed
+from support.walleting import asked, transact
+
+
+@pytest.fixture
+def town(ferryman_postgres: str, ferryman_database_url: str) -> Iterator[Town]:
+    with two_databases(ferryman_postgres, ferryman_database_url) as made:
+        yield made
+    active.forget()
+
+
+def audited(town: Town, **window: Any) -> Books:
+    """Of everything up to this moment."""
+    audit = begin(town.databases, town.settings, **window)
+    if "until" not in window:
+        audit.books.window = audit.books.window._replace(until=audit.books.window.until.replace(year=2999))
+    audit.moment_seconds = 0.01
+    return audit.run()
+
+
+def whats(books: Books) -> list[tuple[str, UUID]]:
+    return [(each.what, each.id) for each in books.wrong]
+
+
+def over(town: Town, *payments: Request) -> None:
+    """Handled, applied, and over."""
+    town.consume(*payments)
+    town.answer(*payments)
+
+
+def one_of_each(town: Town) -> dict[str, Request]:
+    """Done; refused; cancelled after it was taken, and before; on its way in every state; stuck and settled."""
+    made = {name: town.asks() for name in ("done", "late", "stopped", "asked", "taken", "stuck")}
+    made["poor"] = town.asks(amount=99_999)
+    made["fulfilled"] = town.asks(fulfil=True)
+    over(town, made["done"], made["poor"], made["fulfilled"])
+    town.consume(made["late"], made["taken"], made["stuck"])
+    town.desk.late(made["late"], made["stopped"], made["stuck"])
+    cancels = [each for each in town.commands(made["stopped"]) if each.type == "wallet.cancel"]
+    transact(town.books.db, cancels)
+    over(town, made["late"], made["stopped"])
+    town.desk.apply(failed(made["stuck"], "NO_WALLET", "CANCEL"))
+    repair.settle(town.house, made["stuck"].uuid, ACT, yes=True)
+    return made
+
+
+def test_a_house_in_order_is_ok_and_each_class_is_counted(town: Town) -> None:
+    """N5, N6: whatever becomes of a payment."""
+    made = one_of_each(town)
+    books = audited(town)
+    said = books.as_json()
+    assert (whats(books), said["verdict"]) == ([], "ok")
+    assert said["counts"] == {
+        "requests": {"FAILED": 4, "PENDING": 3, "SUCCEEDED": 1},
+        "commands": {"on_their_way": 1, "received": 7},
+        "receipts": {"found": 7, "none": 1},
+        "ledger": {"deducted": 4, "given_back": 1, "none": 1, "refused": 2},
+        "results": {"applied": 5, "by_hand": 1, "on_their_way": 2},
+        "outcomes": {"FAILED": 4, "SUCCEEDED": 1},
+        "wallets": {"looked_at": 8},
+    }
+    assert said["in_flight"] == 3
+    assert said["sums"]["EUR"] == {
+        "succeeded": 500, "deducted": 500, "failed_net": 500, "in_flight_net": 1000,
+        "wallets": 8 * 10_000 - 4 * 500, "opened": 8 * 10_000,
+    }  # fmt: skip
+    assert made["done"].amount == 500
+
+
+def test_an_audit_changes_nothing_and_needs_no_right_to(town: Town) -> None:
+    one_of_each(town)
+    for db in (town.desk.db, town.books.db):
+        db.execute("SET ROLE ferryman_monitor")
+    assert audited(town).verdict == "ok"
+
+
+def test_what_was_recorded_outside_of_the_window_is_neither_counted_nor_an_orphan(town: Town) -> None:
+    early, late = town.asks(), town.asks()
+    over(town, early, late)
+    town.ages(early)
+    row = town.desk.db.execute("SELECT now() - interval '30 min'").fetchone()
+    assert row is not None
+    for window in ({"since": row[0]}, {"until": row[0]}):
+        books = audited(town, **window)
+        assert whats(books) == []
+        assert books.counts["requests.SUCCEEDED"] == (0 if "since" in window else 1) + ("since" in window)
+    assert audited(town).counts["requests.SUCCEEDED"] == 2
+
+
+def test_by_default_the_window_ends_before_what_is_being_recorded(town: Town) -> None:
+    over(town, town.asks())
+    audit = begin(town.databases, town.settings)
+    assert audit.run().counts["requests.SUCCEEDED"] == 0
+
+
+# --- damage
+
+
+def forget_ledger(town: Town, payment: Request) -> str:
+    town.books.db.execute("DELETE FROM wallet.ledger WHERE request_id = %s AND kind = 'DEDUCT'", (payment.uuid,))
+    return "success_without_deduction"
+
+
+def change_amount(town: Town, payment: Request) -> str:
+    town.books.db.execute("UPDATE wallet.ledger SET amount = amount - 1 WHERE request_id = %s", (payment.uuid,))
+    return "mismatch"
+
+
+def change_wallet(town: Town, payment: Request) -> str:
+    town.books.db.execute("UPDATE wallet.ledger SET wallet_id = %s WHERE request_id = %s", (uuid4(), payment.uuid))
+    return "mismatch"
+
+
+def take_twice(town: Town, payment: Request) -> str:
+    town.books.db.execute(
+        "INSERT INTO wallet.ledger (request_id, step, kind, wallet_id, amount, balance, currency) "
+        "SELECT request_id, 'another', kind, wallet_id, amount, balance, currency FROM wallet.ledger "
+        "WHERE request_id = %s", (payment.uuid,),
+    )  # fmt: skip
+    return "two_deductions"
+
+
+def give_back(town: Town, payment: Request) -> str:
+    transact(town.books.db, [asked("REFUND", payment.wallet_id, payment.uuid, amount=payment.amount)])
+    return "success_without_deduction"
+
+
+def give_back_a_part(town: Town, payment: Request) -> str:
+    transact(town.books.db, [asked("REFUND", payment.wallet_id, payment.uuid, amount=1)])
+    return "success_given_back"
+
+
+def give_too_much(town: Town, payment: Request) -> str:
+    town.books.db.execute(
+        "INSERT INTO wallet.ledger (request_id, step, kind, wallet_id, amount, balance, currency) "
+        "SELECT request_id, step, 'REFUND', wallet_id, 2 * -amount, balance, currency FROM wallet.ledger "
+        "WHERE request_id = %s", (payment.uuid,),
+    )  # fmt: skip
+    return "given_too_much"
+
+
+def fail_it(town: Town, payment: Request) -> str:
+    town.desk.db.execute("UPDATE payments.requests SET state = 'FAILED' WHERE uuid = %s", (payment.uuid,))
+    return "failure_with_deduction"
+
+
+def forget_request(town: Town, payment: Request) -> str:
+    town.desk.db.execute("DELETE FROM payments.requests WHERE uuid = %s", (payment.uuid,))
+    return "no_request"
+
+
+def forget_receipt(town: Town, _payment: Request) -> str:
+    town.books.db.execute("DELETE FROM ferryman.inbox")
+    return "no_receipt"
+
+
+DAMAGES = [
+    forget_ledger, change_amount, change_wallet, take_twice, give_back, give_back_a_part, give_too_much, fail_it,
+    forget_request, forget_receipt,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("how", DAMAGES, ids=[each.__name__ for each in DAMAGES])
+def test_each_kind_of_damage_is_found_and_named_with_its_payment(town: Town, how: Any) -> None:
+    payment = town.asks()
+    over(town, payment)
+    neighbour = town.asks()
+    assert audited(town).verdict == "ok"
+    with damage(town.desk.db), damage(town.books.db):
+        what = how(town, payment)
+    books = audited(town)
+    assert (what, payment.uuid) in whats(books)
+    assert neighbour.uuid not in {each.id for each in books.wrong}
+    assert books.as_json()["verdict"] == "wrong"
+    assert all(each.why and each.next for each in books.wrong)
+
+
+def test_what_is_over_though_no_result_was_applied_is_wrong_but_where_the_wallet_may_have_told_it(town: Town) -> None:
+    cancelled, told = town.asks(), town.asks()
+    town.consume(cancelled)
+    town.desk.late(cancelled)
+    over(town, cancelled, told)
+    town.desk.db.execute("DELETE FROM ferryman.inbox")
+    books = audited(town)
+    assert whats(books) == [("no_result", cancelled.uuid)]
+    assert books.counts["results.told"] == 1
+
+
+def test_a_failure_that_the_ledger_knows_nothing_of_is_found(town: Town) -> None:
+    payment = town.asks(amount=99_999)
+    over(town, payment)
+    with damage(town.books.db):
+        town.books.db.execute("DELETE FROM wallet.ledger WHERE request_id = %s", (payment.uuid,))
+    assert whats(audited(town)) == [("no_ledger", payment.uuid)]
+
+
+@pytest.mark.parametrize("change", ["balance + 1", "-1"])
+def test_a_wallet_that_does_not_hold_what_its_ledger_says_is_found(town: Town, change: str) -> None:
+    payment = town.asks()
+    over(town, payment)
+    town.books.db.execute("ALTER TABLE wallet.wallets DROP CONSTRAINT wallets_balance_check")
+    town.books.db.execute(f"UPDATE wallet.wallets SET balance = {change}")
+    assert whats(audited(town)) == [("unbalanced", payment.wallet_id)]
+
+
+def test_an_entry_without_its_other_side_is_found(town: Town) -> None:
+    payment = town.asks()
+    over(town, payment)
+    town.books.db.execute(
+        "CREATE OR REPLACE VIEW wallet.entries AS SELECT l.request_id, l.step, l.kind, 'wallet' AS account, "
+        "l.wallet_id, l.currency, l.amount, l.decided_at FROM wallet.ledger l WHERE l.amount <> 0"
+    )
+    assert ("lopsided", payment.uuid) in whats(audited(town))
+
+
+def test_what_is_past_its_retention_is_said_and_not_called_wrong(town: Town) -> None:
+    payment, young = town.asks(), town.asks()
+    town.consume(payment)
+    town.desk.late(payment)
+    over(town, payment, young)
+    town.ages(payment, seconds=town.settings.consumer.receipts_retention_seconds + 3600)
+    for db in (town.desk.db, town.books.db):
+        db.execute("DELETE FROM ferryman.inbox WHERE received_at < now() - interval '30 days'")
+    with damage(town.desk.db), damage(town.books.db):
+        town.desk.db.execute("UPDATE payments.requests SET changed_at = created_at WHERE uuid = %s", (payment.uuid,))
+    books = audited(town)
+    assert (books.expired[policy.RECEIPTS_GONE], books.expired[policy.RESULTS_GONE]) >= (1, 1)
+    assert payment.uuid not in {each.id for each in books.wrong}
+
+
+def test_payments_that_were_archived_are_no_orphans(town: Town) -> None:
+    payment, lost = town.asks(), town.asks()
+    over(town, payment)
+    town.ages(payment)
+    town.desk.db.execute("SELECT payments.archive(now() - interval '1 min', 'ann', 'kept elsewhere')").fetchall()
+    over(town, lost)
+    with damage(town.desk.db):
+        town.desk.db.execute("DELETE FROM payments.requests WHERE uuid = %s", (lost.uuid,))
+    books = audited(town)
+    assert whats(books) == [("no_request", lost.uuid)]
+    assert books.expired[policy.ARCHIVED] == 1
+
+
+def test_no_more_is_listed_than_fits_but_all_is_counted(town: Town) -> None:
+    payments = [town.asks() for _ in range(12)]
+    over(town, *payments)
+    with damage(town.desk.db):
+        town.desk.db.execute("DELETE FROM payments.requests")
+    audit = begin(town.databases, town.settings)
+    audit.books.window = audit.books.window._replace(until=audit.books.window.until.replace(year=2999))
+    audit.moment_seconds, audit.books.most = 0.01, 10
+    books = audit.run()
+    assert (len(books.wrong), books.wrongs) == (10, 12)
+
+
+# --- under load
+
+
+def test_audits_of_a_busy_system_never_cry_wolf(town: Town, ferryman_database_url: str, monkeypatch: Any) -> None:
+    """Requests are recorded, handled, cancelled and applied in both databases all the time; pages are small, so that
+    much moves between two of them.
+    """
+    monkeypatch.setattr(walk, "PAGE", 50)
+    monkeypatch.setattr(walk, "_BLOCKS", 1)
+    stop, broken = threading.Event(), list[BaseException]()
+    wallets = [town.books.open(1_000_000) for _ in range(20)]
+    wallet_url = town.settings.payments.wallet_database_url
+    assert wallet_url is not None
+
+    def busy(seed: int) -> None:
+        try:
+            with (
+                psycopg.connect(ferryman_database_url, autocommit=True) as ours,
+                psycopg.connect(wallet_url.get_secret_value(), autocommit=True) as theirs,
+            ):
+                mine = Town(Desk(ours, town.codecs), type(town.books)(theirs, town.codecs), town.settings, town.codecs)
+                while not stop.is_set():
+                    round_of(mine, wallets, seed)
+        except BaseException as error:
+            broken.append(error)
+
+    threads = [threading.Thread(target=busy, args=(seed,)) for seed in range(3)]
+    for thread in threads:
+        thread.start()
+    with (
+        psycopg.connect(ferryman_database_url, autocommit=True) as ours,
+        psycopg.connect(wallet_url.get_secret_value(), autocommit=True) as theirs,
+    ):
+        found = list[tuple[str, UUID]]()
+        counted, until = 0, time.monotonic() + 4
+        while time.monotonic() < until:
+            audit = begin(Databases(ours, theirs), town.settings)
+            audit.books.window = audit.books.window._replace(until=audit.books.window.until.replace(year=2999))
+            audit.moment_seconds = 0.05
+            books = audit.run()
+            found += whats(books)
+            counted += books.counts["requests.SUCCEEDED"]
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert broken == []
+    assert found == []
+    assert counted > 100
+
+
+def round_of(town: Town, wallets: list[UUID], seed: int) -> None:
+    """A few payments: done, refused, cancelled before and after they were taken, and left on their way."""
+    made = [
+        Request(uuid4(), wallets[(seed + n) % len(wallets)], 10_000_000 if n % 5 == 4 else 10, "EUR") for n in range(20)
+    ]
+    town.desk.record(*made)
+    commands = [
+        asked("DEDUCT", each.wallet_id, each.uuid, amount=each.amount, id=message_id(each.uuid, "wallet.deduct", 1))
+        for each in made
+    ]
+    transact(town.books.db, commands[:12])
+    town.desk.late(*made[8:16])
+    cancels = [
+        asked("CANCEL", each.wallet_id, each.uuid, id=message_id(each.uuid, "wallet.cancel", 1)) for each in made[8:16]
+    ]
+    transact(town.books.db, [*cancels, *commands[12:16]])
+    town.desk.apply(*town.results(*made))
+
+
+# --- how fast
+
+
+def test_an_audit_is_as_fast_as_its_pages(town: Town) -> None:
+    """40,000 payments that are over, with all that belongs to them: ten seconds are for five times as many."""
+    many = 40_000
+    generate(town, many)
+    began = time.monotonic()
+    books = audited(town)
+    seconds = time.monotonic() - began
+    assert (books.verdict, books.counts["requests.SUCCEEDED"]) == ("ok", many)
+    assert seconds < 10 * many / 200_000 * 2, f"{seconds:.1f} s: twice what it may take, on a machine that is busy"
+
+
+def generate(town: Town, many: int, wallets: int = 100) -> None:
+    """Payments of an earlier day, as they stand when they are over."""
+    amounts = 10
+    opened = [town.books.open(many * amounts) for _ in range(wallets)]
+    made = [(uuid4(), opened[n % wallets]) for n in range(many)]
+    ids = [message_id(uuid, "wallet.deduct", 1) for uuid, _ in made]
+    columns = {"uuids": [uuid for uuid, _ in made], "wallets": [of for _, of in made], "ids": ids,
+               "results": [derived(each, "wallet/0") for each in ids], "amount": amounts}  # fmt: skip
+    receipts = (
+        'INSERT INTO ferryman.inbox (consumer, id, status, outcome, hash, type, topic, partition, "offset") '
+        "SELECT %(consumer)s, id, 'HANDLED', 'DONE', 'h', 't', 't', 0, 0 FROM unnest(%(given)s::uuid[]) id"
+    )
+    with damage(town.desk.db), damage(town.books.db):
+        town.desk.db.execute(
+            "INSERT INTO payments.requests (uuid, wallet_id, amount, currency, state, created_at) SELECT u, w, "
+            "%(amount)s, 'EUR', 'SUCCEEDED', now() - interval '1 day' + n * interval '10 ms' "
+            "FROM unnest(%(uuids)s::uuid[], %(wallets)s::uuid[]) WITH ORDINALITY x (u, w, n)", columns,
+        )  # fmt: skip
+        town.books.db.execute(
+            "INSERT INTO wallet.ledger (request_id, step, kind, wallet_id, amount, currency, balance) "
+            "SELECT u, 'deduct', 'DEDUCT', w, -%(amount)s, 'EUR', 0 "
+            "FROM unnest(%(uuids)s::uuid[], %(wallets)s::uuid[]) x (u, w)", columns,
+        )  # fmt: skip
+        town.books.db.execute(
+            "UPDATE wallet.wallets w SET balance = (SELECT sum(amount) FROM wallet.ledger l WHERE l.wallet_id = w.id)"
+        )
+        town.books.db.execute(receipts, {"consumer": "wallet", "given": ids})
+        town.desk.db.execute(receipts, {"consumer": "payments", "given": columns["results"]})

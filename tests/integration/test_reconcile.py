@@ -1,0 +1,407 @@
+"""Why a payment is still pending: each cause of section 6 made on real databases, named from evidence, and mended."""
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+from confluent_kafka import Producer
+
+from ferryman.evidence.reconcile import kafka, repair, walk
+from ferryman.evidence.reconcile.kafka import lags
+from ferryman.evidence.reconcile.model import Cause, Repair
+from ferryman.runtime.errors import FerrymanError
+from ferryman.runtime.settings import Kafka
+from ferryman.schemas import active
+from ferryman.services.payments import requests
+from ferryman.services.payments.rules import message_id
+from ferryman.services.payments.store import Request
+from support.houses import ACT, Town, two_databases
+from support.paying import failed, succeeded
+from support.published import poll_until
+from support.topics import create
+
+
+@pytest.fixture
+def town(ferryman_postgres: str, ferryman_database_url: str) -> Iterator[Town]:
+    with two_databases(ferryman_postgres, ferryman_database_url) as made:
+        yield made
+    active.forget()
+
+
+def done(town: Town, payment: Request) -> str:
+    """All that was asked again goes its whole way: how it stands then."""
+    town.published(town.desk.db)
+    town.consume(payment)
+    town.published(town.books.db)
+    town.answer(payment)
+    return town.desk.stands(payment)[1]
+
+
+def test_a_command_that_the_relay_has_not_read_is_never_published_and_only_the_relay_is_missing(town: Town) -> None:
+    """Section 6, first reason: nothing is asked again while it is on its way."""
+    payment = town.asks()
+    town.ages(payment)
+    case = town.case(payment)
+    assert (case.cause, case.repair) == (Cause.NEVER_PUBLISHED, Repair.NONE)
+    assert "wallet.deduct is PENDING in the outbox; no relay is connected" in case.evidence
+    assert case.next == "ferryman run relay"
+    assert town.repair() == {}
+    assert town.desk.kinds(payment) == ["wallet.deduct", "payment.requested"]
+    town.desk.db.execute("INSERT INTO ferryman.outbox_paused (topic, who, reason) VALUES ('', 'ann', 'a move')")
+    assert town.case(payment).next == "ferryman resume outbox"
+
+
+@pytest.mark.parametrize("status", ["PARKED", "RETRYING"])
+def test_a_command_that_waits_in_the_outbox_says_behind_what(town: Town, status: str) -> None:
+    payment = town.asks()
+    town.published(town.desk.db)
+    town.excepted(town.desk.db, "wallet.deduct", status, "the broker says no")
+    town.ages(payment)
+    case = town.case(payment)
+    assert (case.cause, case.repair) == (Cause.NEVER_PUBLISHED, Repair.NONE)
+    assert f"{status} in the outbox after 5 attempts: the broker says no" in case.evidence
+
+
+def test_a_command_that_failed_for_good_is_replayed_once_and_then_left_to_the_relay(town: Town) -> None:
+    """The document's first reason: all attempts failed. The entry itself goes again, with its id."""
+    payment = town.asks()
+    town.published(town.desk.db)
+    town.excepted(town.desk.db, "wallet.deduct", "FAILED")
+    town.ages(payment)
+    case = town.case(payment)
+    assert (case.cause, case.repair) == (Cause.NEVER_PUBLISHED, Repair.REPLAY)
+    assert "MSG_SIZE_TOO_LARGE" in case.evidence
+    assert case.next == f"ferryman outbox replay --id {case.position} --yes --reason 'its cause is mended'"
+    assert town.repair() == {"replay": 1}
+    assert town.repair() == {}
+    assert "REPLAYING" in town.case(payment).evidence
+    assert town.acts() == [("reconcile", "replay", 1), ("replay", "", 1)]
+    town.excepted(town.desk.db, "wallet.deduct", "FAILED")
+    again = town.case(payment)
+    assert (again.repair, "failed again" in again.evidence) == (Repair.NONE, True)
+
+
+def test_a_command_that_a_person_discarded_is_asked_for_again(town: Town) -> None:
+    payment = town.asks()
+    town.published(town.desk.db)
+    town.excepted(town.desk.db, "wallet.deduct", "DISCARDED")
+    town.ages(payment)
+    assert "a person gave it up" in town.case(payment).evidence
+    assert town.repair() == {"republish": 1}
+    assert done(town, payment) == "SUCCEEDED"
+
+
+def test_a_command_that_was_published_and_never_received_is_asked_for_again_and_taken_once(town: Town) -> None:
+    """N5: also when what was lost turns up later."""
+    payment = town.asks()
+    town.published(town.desk.db)
+    town.ages(payment)
+    case = town.case(payment)
+    assert (case.cause, case.repair) == (Cause.NOT_CONSUMED, Repair.REPUBLISH)
+    assert "no receipt" in case.evidence
+    assert town.repair() == {"republish": 1}
+    assert [each.id for each in town.commands(payment)] == [
+        message_id(payment.uuid, "wallet.deduct", attempt) for attempt in (1, 2)
+    ]
+    assert done(town, payment) == "SUCCEEDED"
+    assert town.books.balance(payment.wallet_id) == 10_000 - 500
+    assert town.cases(older=0) == []
+
+
+def test_what_was_asked_for_again_is_left_alone_until_its_answer_may_be_there(town: Town) -> None:
+    """However often --yes runs, nothing is asked twice in that time."""
+    payments = [town.asks() for _ in range(5)]
+    town.published(town.desk.db)
+    town.ages(*payments)
+    assert town.repair() == {"republish": 5}
+    town.published(town.desk.db)
+    for _ in range(3):
+        assert town.repair() == {}
+        assert town.repair(*payments) == {}
+    assert {case.repair for case in town.cases()} == {Repair.NONE}
+    assert {"left" in case.evidence for case in town.cases()} == {True}
+    assert town.acts() == [("reconcile", "republish", 5)]
+    assert len(town.commands()) == 10
+
+
+def test_a_payment_that_moved_since_it_was_judged_is_not_asked_for(town: Town) -> None:
+    payment, other = town.asks(), town.asks()
+    town.published(town.desk.db)
+    town.ages(payment, other)
+    judged = town.cases()
+    town.desk.apply(succeeded(payment))
+    mended = repair.Repaired()
+    repair.repair(town.house, judged, ACT, mended)
+    repair.repair(town.house, judged, ACT, mended)
+    assert (mended.by_repair, mended.moved) == ({"republish": 1}, 3)
+
+
+def test_a_command_that_the_wallet_rejected_is_named_with_its_error_and_asked_for_anew(town: Town) -> None:
+    """Section 6, second reason."""
+    payment = town.asks()
+    town.published(town.desk.db)
+    [command] = town.commands(payment)
+    town.rejects(town.books.db, "wallet", command, "BUG", "KeyError: 'currency'")
+    town.ages(payment)
+    case = town.case(payment)
+    assert (case.cause, case.repair) == (Cause.CONSUMER_FAILED, Repair.REPUBLISH)
+    assert "BUG: KeyError: 'currency'" in case.evidence
+    assert town.repair() == {"republish": 1}
+    assert [each.data["attempt"] for each in town.commands(payment)] == [1, 2]
+
+
+def test_what_was_received_at_most_once_and_never_took_effect_is_asked_for_anew(town: Town) -> None:
+    """Sections 3 and 6: an exception was swallowed, and only a receipt is left."""
+    payment = town.asks()
+    town.published(town.desk.db)
+    [command] = town.commands(payment)
+    town.receives(command, "ConnectionResetError")
+    town.ages(payment)
+    case = town.case(payment)
+    assert case.cause == Cause.CONSUMER_FAILED
+    assert "never took effect: ConnectionResetError" in case.evidence
+    assert town.repair() == {"republish": 1}
+
+
+def test_a_result_that_was_lost_heals_because_the_wallet_answers_whoever_asks_again(town: Town) -> None:
+    """Section 6, third reason; N5: it is not taken again."""
+    payment, poor = town.asks(), town.asks(amount=50_000)
+    town.published(town.desk.db)
+    town.consume()
+    town.published(town.books.db)
+    town.ages(payment, poor)
+    case = town.case(payment)
+    assert (case.cause, case.repair) == (Cause.RESULT_LOST, Repair.REREPORT)
+    assert "the ledger has it: DEDUCT done" in case.evidence
+    assert "refused (INSUFFICIENT_FUNDS)" in town.case(poor).evidence
+    assert town.repair() == {"rereport": 2}
+    assert town.repair() == {}
+    assert (done(town, payment), done(town, poor)) == ("SUCCEEDED", "FAILED")
+    assert town.books.balance(payment.wallet_id) == 10_000 - 500
+
+
+@pytest.mark.parametrize(("status", "way"), [("FAILED", Repair.REPLAY), ("PARKED", Repair.NONE)])
+def test_a_result_that_stays_in_the_wallets_outbox_is_found_there(town: Town, status: str, way: Repair) -> None:
+    payment = town.asks()
+    town.published(town.desk.db)
+    town.consume(payment)
+    town.published(town.books.db)
+    town.excepted(town.books.db, "wallet.succeeded", status)
+    town.ages(payment)
+    case = town.case(payment)
+    assert (case.cause, case.repair) == (Cause.RESULT_LOST, way)
+    assert f"its result is {status} in the outbox" in case.evidence
+    assert case.next.startswith("FERRYMAN_DATABASE_URL=$FERRYMAN_PAYMENTS__WALLET_DATABASE_URL ferryman ")
+    assert town.repair() == ({"replay": 1} if way is Repair.REPLAY else {})
+    assert town.repair() == {}
+
+
+def test_a_result_that_the_wallets_relay_has_not_read_is_found_there(town: Town) -> None:
+    payment = town.asks()
+    town.published(town.desk.db)
+    town.consume(payment)
+    town.ages(payment)
+    case = town.case(payment)
+    assert (case.cause, case.repair) == (Cause.RESULT_LOST, Repair.NONE)
+    assert "its result is PENDING in the outbox; no relay is connected to that database" in case.evidence
+
+
+def test_a_result_that_the_orchestrator_rejected_is_named_with_its_error(town: Town) -> None:
+    payment = town.asks()
+    town.published(town.desk.db)
+    town.consume(payment)
+    town.published(town.books.db)
+    [result] = town.results(payment)
+    town.rejects(town.desk.db, "payments", result, "UNREADABLE", "schema 7 is not known")
+    town.ages(payment)
+    case = town.case(payment)
+    assert (case.cause, case.repair) == (Cause.RESULT_LOST, Repair.REREPORT)
+    assert f"rejected its result ({result.id}): UNREADABLE: schema 7 is not known" in case.evidence
+
+
+def test_a_result_that_was_taken_for_forged_needs_a_person(town: Town) -> None:
+    payment = town.asks()
+    town.published(town.desk.db)
+    town.consume(payment)
+    town.published(town.books.db)
+    [result] = town.results(payment)
+    town.desk.db.execute("UPDATE payments.requests SET amount = 501 WHERE uuid = %s", (payment.uuid,))
+    town.desk.apply(result)
+    assert town.desk.strays() == [(payment.uuid, "FORGED")]
+    town.ages(payment)
+    case = town.case(payment)
+    assert (case.cause, case.repair) == (Cause.NEEDS_PERSON, Repair.NONE)
+    assert "FORGED" in case.evidence
+
+
+def test_a_cancellation_that_is_not_answered_is_followed_as_a_deduction_is(town: Town) -> None:
+    payment = town.asks()
+    town.published(town.desk.db)
+    town.desk.late(payment)
+    assert town.desk.stands(payment)[0] == "CANCELLING"
+    town.published(town.desk.db)
+    town.ages(payment)
+    assert town.case(payment).cause == Cause.NOT_CONSUMED
+    town.consume(payment)  # the deduction, and the cancellation behind it
+    town.published(town.books.db)
+    town.ages(payment)
+    case = town.case(payment)
+    assert (case.cause, "CANCEL done" in case.evidence) == (Cause.RESULT_LOST, True)
+    assert town.repair() == {"rereport": 1}
+    assert done(town, payment) == "FAILED"
+    assert town.books.balance(payment.wallet_id) == 10_000
+
+
+def test_whoever_fulfils_and_has_not_answered_is_waited_for_and_asked_again(town: Town) -> None:
+    payment = town.asks(fulfil=True)
+    town.desk.apply(succeeded(payment))
+    town.ages(payment)
+    assert town.case(payment).cause == Cause.NEVER_PUBLISHED
+    town.published(town.desk.db)
+    case = town.case(payment)
+    assert (case.cause, case.repair) == (Cause.WAITS_DOWNSTREAM, Repair.REPUBLISH)
+    assert "does `ferryman run payments` run?" in case.evidence
+    assert town.repair() == {"republish": 1}
+    assert town.desk.kinds(payment).count("fulfilment.request") == 2
+
+
+def test_attempts_that_are_used_up_need_a_person_who_may_have_it_asked_once_more(town: Town) -> None:
+    payment = town.asks()
+    for _ in range(town.desk.rules.most_attempts + 1):
+        town.desk.late(payment)
+    town.published(town.desk.db)
+    town.ages(payment)
+    assert town.desk.db.execute("SELECT due_at = 'infinity' FROM payments.requests").fetchone() == (True,)
+    case = town.case(payment)
+    assert (case.cause, case.repair) == (Cause.NEEDS_PERSON, Repair.REPUBLISH)
+    assert "attempts used up" in case.evidence
+    assert town.repair() == {"republish": 1}
+    assert done(town, payment) == "FAILED"
+
+
+def test_what_is_stuck_is_settled_by_a_person_through_the_machine_and_audited(town: Town) -> None:
+    payment = stuck(town)
+    case = town.case(payment)
+    assert (case.cause, case.repair) == (Cause.NEEDS_PERSON, Repair.NONE)
+    assert case.next.startswith(f"ferryman reconcile payments --settle {payment.uuid} --yes --reason")
+    assert town.repair() == {}
+    assert not repair.settle(town.house, payment.uuid, ACT, yes=False)
+    assert town.desk.stands(payment)[0] == "STUCK"
+    assert repair.settle(town.house, payment.uuid, ACT, yes=True)
+    assert town.desk.stands(payment) == ("FAILED", "FAILED", "TIMED_OUT")
+    assert town.desk.kinds(payment)[-1] == "payment.failed"
+    said = town.desk.db.execute("SELECT who, act, reason, filter FROM ferryman.outbox_audit").fetchall()
+    assert said == [("ann@desk", "reconcile", "because", {"settle": str(payment.uuid)})]
+    with pytest.raises(FerrymanError, match="FAILED: only what is STUCK"):
+        repair.settle(town.house, payment.uuid, ACT, yes=True)
+
+
+def stuck(town: Town) -> Request:
+    payment = town.asks()
+    town.published(town.desk.db)
+    town.consume(payment)
+    town.desk.late(payment)
+    town.desk.apply(failed(payment, "NO_WALLET", "CANCEL"))
+    assert town.desk.stands(payment)[0] == "STUCK"
+    town.ages(payment)
+    return payment
+
+
+def test_what_is_past_the_retention_of_receipts_is_said_to_be_so(town: Town) -> None:
+    payment = town.asks()
+    town.published(town.desk.db)
+    town.ages(payment, seconds=town.settings.consumer.receipts_retention_seconds + 60)
+    case = town.case(payment)
+    assert (case.cause, case.repair) == (Cause.EVIDENCE_EXPIRED, Repair.REPUBLISH)
+    assert "cannot be told" in case.evidence
+
+
+def test_a_payment_is_looked_at_only_when_it_is_old_enough_or_named(town: Town) -> None:
+    young, old = town.asks(), town.asks()
+    over = town.asks()
+    town.desk.apply(succeeded(over))
+    town.ages(old, over)
+    assert [case.uuid for case in town.cases()] == [old.uuid]
+    assert [case.uuid for case in town.cases(young, over)] == [young.uuid]
+    with pytest.raises(FerrymanError, match="there is no payment"):
+        town.cases(Request(over.wallet_id, over.wallet_id, 1, "EUR"))
+
+
+def test_a_walk_of_many_pages_names_each_once_also_while_they_are_mended(
+    town: Town, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(walk, "PAGE", 7)
+    payments = [town.asks() for _ in range(40)]
+    payments += [stuck(town) for _ in range(9)]
+    town.published(town.desk.db)
+    town.ages(*payments[:40])
+    found = [case.uuid for case in town.cases()]
+    assert len(found) == len(set(found)) == 49
+    assert town.repair() == {"republish": 40}
+    assert town.repair() == {}
+
+
+def test_to_look_takes_no_more_than_the_monitors_role(town: Town) -> None:
+    payment, other = town.asks(), town.asks()
+    town.published(town.desk.db)
+    town.consume(other)
+    town.ages(payment, other)
+    for db in (town.desk.db, town.books.db):
+        db.execute("SET ROLE ferryman_monitor")
+    assert {case.cause for case in town.cases()} == {Cause.NOT_CONSUMED, Cause.RESULT_LOST}
+
+
+def test_a_late_transaction_is_not_yet_published(town: Town, ferryman_database_url: str) -> None:
+    """An entry that committed behind the last window is found by its transaction."""
+    with psycopg.connect(ferryman_database_url) as late:
+        payment = Request(message_id(town.books.open(1), "x", 1), town.books.open(900), 100, "EUR")
+        requests.record(late, [payment], town.desk.rules)
+        early = town.asks()
+        town.published(town.desk.db)
+        late.commit()
+    town.ages(payment, early)
+    causes: dict[Any, str] = {case.uuid: case.cause for case in town.cases()}
+    assert causes == {payment.uuid: Cause.NEVER_PUBLISHED, early.uuid: Cause.NOT_CONSUMED}
+
+
+def test_a_thousand_pending_payments_are_judged_in_a_moment(town: Town) -> None:
+    """Beside a backlog and as many that wait for results: two seconds are for all of them."""
+    of = town.books.open(10**9)
+    payments = [Request(message_id(of, "x", n), of, 10, "EUR") for n in range(1_000)]
+    town.desk.record(*payments)
+    town.published(town.desk.db)
+    town.consume(*payments[:500])
+    town.desk.record(*[Request(message_id(of, "y", n), of, 10, "EUR") for n in range(5_000)])
+    town.published(town.books.db)
+    town.ages(*payments)
+    began = time.monotonic()
+    causes = Counter(case.cause for case in town.cases())
+    seconds = time.monotonic() - began
+    assert causes == {Cause.RESULT_LOST: 500, Cause.NOT_CONSUMED: 500}
+    assert seconds < 2, f"{seconds:.1f} s"
+
+
+def test_kafka_says_how_far_the_wallets_group_is_behind(ferryman_kafka: str) -> None:
+    settings = Kafka.model_validate({"bootstrap_servers": ferryman_kafka})
+    said = lags(settings)
+    assert set(said) == {"wallet.deduct", "wallet.cancel", "wallet.refund"}
+    assert all(each.startswith("Kafka") for each in said.values())
+    away = Kafka.model_validate({"bootstrap_servers": "127.0.0.1:1", "timeout_seconds": 1})
+    assert "Kafka does not say how far it is read" in lags(away)["wallet.deduct"]
+
+
+def test_a_group_that_has_not_read_a_topic_is_told_with_its_messages(
+    ferryman_kafka: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = create(ferryman_kafka, partitions=2)
+    monkeypatch.setattr(kafka, "_READERS", {topic: "nobody"})
+    producer = Producer({"bootstrap.servers": ferryman_kafka})
+    for n in range(7):
+        producer.produce(topic, b"x", partition=n % 2)
+    producer.flush(10)
+    settings = Kafka.model_validate({"bootstrap_servers": ferryman_kafka})
+    behind = "the group nobody is 7 messages behind"
+    poll_until(lambda: behind in lags(settings)["wallet.deduct"], "what the group has not read", 20)

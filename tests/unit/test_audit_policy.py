@@ -1,0 +1,72 @@
+"""What is wrong with a payment, decided from values."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from ferryman.evidence.audit.model import Facts, Horizon, Operation, Request, Sums
+from ferryman.evidence.audit.policy import add, judge
+
+NOW = datetime(2026, 11, 18, 12, tzinfo=UTC)
+ONE, WALLET = UUID(int=1), UUID(int=2)
+FOR_EVER = Horizon(None, None)
+AFTER = Horizon(NOW + timedelta(days=1), NOW + timedelta(days=1))
+
+
+def operation(kind: str = "DEDUCT", amount: int = -500, reason: str | None = None, step: str = "deduct") -> Operation:
+    return Operation(ONE, step, kind, WALLET, 0 if reason else amount, None if reason else "EUR", reason, NOW)
+
+
+def facts(state: str, *operations: Operation, fulfil: bool = False, **more: Any) -> Facts:
+    given = {"received": frozenset(each.kind for each in operations), "applied": True, **more}
+    return Facts(Request(ONE, WALLET, 500, "EUR", fulfil, state, 1, NOW, NOW), operations, **given)
+
+
+TAKEN, POOR = operation(), operation(reason="INSUFFICIENT_FUNDS")
+BACK, STOPPED = operation("CANCEL", 500), operation(reason="CANCELLED")
+
+
+@pytest.mark.parametrize(
+    ("known", "wrong"),
+    [
+        (facts("SUCCEEDED", TAKEN), []),
+        (facts("FAILED", POOR), []),
+        (facts("FAILED", TAKEN, BACK), []),
+        (facts("FAILED", STOPPED, operation("CANCEL", 0), received=frozenset({"CANCEL"})), []),
+        (facts("FAILED", TAKEN, settled=True), []),
+        (facts("DEDUCTING", applied=False), []),
+        (facts("DEDUCTING", TAKEN, applied=False), []),
+        (facts("STUCK", TAKEN), []),
+        (facts("SUCCEEDED"), ["success_without_deduction"]),
+        (facts("SUCCEEDED", POOR), ["success_without_deduction"]),
+        (facts("SUCCEEDED", TAKEN, BACK), ["success_without_deduction"]),
+        (facts("SUCCEEDED", TAKEN, operation("REFUND", 1)), ["success_given_back"]),
+        (facts("SUCCEEDED", operation(amount=-499)), ["mismatch"]),
+        (facts("FAILED"), ["no_ledger"]),
+        (facts("FAILED", TAKEN), ["failure_with_deduction"]),
+        (facts("SUCCEEDED", TAKEN, applied=False), []),  # the wallet may have told it beside its results
+        (facts("SUCCEEDED", TAKEN, applied=False, fulfil=True), ["no_result"]),
+        (facts("FAILED", TAKEN, BACK, applied=False), ["no_result"]),
+        (facts("SUCCEEDED", TAKEN, received=frozenset()), ["no_receipt"]),
+        (facts("DEDUCTING", TAKEN, received=frozenset()), ["no_receipt"]),
+        (facts("DEDUCTING", TAKEN, operation(step="other")), ["two_deductions"]),
+        (facts("CANCELLING", TAKEN, BACK, operation("REFUND", 500)), ["given_too_much"]),
+    ],
+)
+def test_what_is_wrong_is_named_and_what_is_on_its_way_is_not(known: Facts, wrong: list[str]) -> None:
+    assert [each.what for each in judge(known, FOR_EVER).wrong] == wrong
+
+
+def test_what_receipts_would_tell_is_not_called_wrong_once_they_are_forgotten() -> None:
+    judged = judge(facts("SUCCEEDED", TAKEN, received=frozenset(), applied=False, fulfil=True), AFTER)
+    assert judged.wrong == ()
+    assert {"receipts.expired", "results.expired"} <= set(judged.counts)
+
+
+def test_sums_tell_what_was_taken_by_what_became_of_the_payment() -> None:
+    sums = Sums()
+    for known in (facts("SUCCEEDED", TAKEN), facts("FAILED", TAKEN, BACK), facts("STUCK", TAKEN)):
+        add(sums, known)
+    assert (sums.succeeded, sums.deducted, sums.failed_net, sums.in_flight_net) == (500, 500, 0, 500)

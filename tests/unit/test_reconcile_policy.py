@@ -1,0 +1,130 @@
+"""Why a payment is still pending, decided from values."""
+
+from datetime import UTC, datetime, timedelta
+from uuid import UUID, uuid5
+
+import pytest
+
+from ferryman.evidence.audit import columns
+from ferryman.evidence.reconcile.model import (
+    ORCHESTRATOR,
+    Case,
+    Cause,
+    Entry,
+    Evidence,
+    Operation,
+    Pending,
+    Receipt,
+    Rejected,
+    Repair,
+    Standing,
+)
+from ferryman.evidence.reconcile.policy import ASKED, judge
+from ferryman.services.payments.machine import MACHINE
+from ferryman.services.payments.rules import message_id
+
+NOW = datetime(2026, 11, 18, 12, tzinfo=UTC)
+ONE, TWO = UUID(int=1), UUID(int=2)
+HOUSE = Standing(300.0, 30 * 86400.0)
+
+
+def pending(state: str = "DEDUCTING", *, asked: float = 3600, exhausted: bool = False) -> Pending:
+    at = NOW - timedelta(seconds=asked)
+    return Pending(ONE, TWO, state, 1, None if exhausted else at, at, NOW, asked, "")
+
+
+def decided(kind: str = "DEDUCT", reason: str | None = None, *, ago: float = 3600) -> Operation:
+    return Operation(ONE, kind, reason, NOW - timedelta(seconds=ago))
+
+
+def entry(status: str, *, replay: int | None = None, ago: float = 3600) -> Entry:
+    return Entry(TWO, 17, status, 5, "no", replay, NOW - timedelta(seconds=ago))
+
+
+def receipt(status: str, reason: str | None = None) -> Receipt:
+    return Receipt(TWO, status, None, reason, None, NOW)
+
+
+def told(known: Evidence, house: Standing = HOUSE) -> tuple[Cause, Repair]:
+    case: Case = judge(known, house)
+    assert case.evidence
+    assert case.next
+    return case.cause, case.repair
+
+
+def test_every_state_in_which_something_is_asked_for_has_its_command() -> None:
+    assert set(ASKED) == set(MACHINE.states) - set(MACHINE.terminals) - {"STUCK"}
+
+
+def test_the_ledger_speaks_before_the_outbox_and_the_inbox() -> None:
+    known = Evidence(pending(), decided(), command=entry("FAILED"), receipts=(receipt("REJECTED"),))
+    assert told(known) == (Cause.RESULT_LOST, Repair.REREPORT)
+
+
+@pytest.mark.parametrize(
+    ("known", "expected"),
+    [
+        (Evidence(pending("STUCK")), (Cause.NEEDS_PERSON, Repair.NONE)),
+        (Evidence(pending(), command=entry("PENDING")), (Cause.NEVER_PUBLISHED, Repair.NONE)),
+        (Evidence(pending(), command=entry("FAILED")), (Cause.NEVER_PUBLISHED, Repair.REPLAY)),
+        (Evidence(pending(), command=entry("FAILED", replay=1, ago=9)), (Cause.NEVER_PUBLISHED, Repair.NONE)),
+        (Evidence(pending(), command=entry("FAILED", replay=1)), (Cause.NEVER_PUBLISHED, Repair.REPLAY)),
+        (Evidence(pending(), command=entry("DISCARDED")), (Cause.NEVER_PUBLISHED, Repair.REPUBLISH)),
+        (Evidence(pending(), receipts=(receipt("RECEIVED"),)), (Cause.CONSUMER_FAILED, Repair.REPUBLISH)),
+        (Evidence(pending(), receipts=(receipt("REOPENED"),)), (Cause.NOT_CONSUMED, Repair.REPUBLISH)),
+        (
+            Evidence(pending(), receipts=(receipt("REJECTED"),), rejected=(Rejected(TWO, "BUG", "no", "REJECTED"),)),
+            (Cause.CONSUMER_FAILED, Repair.REPUBLISH),
+        ),
+        (Evidence(pending()), (Cause.NOT_CONSUMED, Repair.REPUBLISH)),
+        (Evidence(pending(asked=31 * 86400)), (Cause.EVIDENCE_EXPIRED, Repair.REPUBLISH)),
+        (Evidence(pending(exhausted=True)), (Cause.NEEDS_PERSON, Repair.REPUBLISH)),
+        (Evidence(pending("FULFILLING")), (Cause.WAITS_DOWNSTREAM, Repair.REPUBLISH)),
+        (Evidence(pending(), decided(), result=entry("FAILED")), (Cause.RESULT_LOST, Repair.REPLAY)),
+        (Evidence(pending(), decided(), result=entry("PARKED")), (Cause.RESULT_LOST, Repair.NONE)),
+        (Evidence(pending(), decided(), result=entry("DISCARDED")), (Cause.RESULT_LOST, Repair.REREPORT)),
+        (Evidence(pending(), decided(), applied=(receipt("HANDLED", "LATE"),)), (Cause.RESULT_LOST, Repair.REREPORT)),
+        (Evidence(pending(), decided(), strays=("FORGED",)), (Cause.NEEDS_PERSON, Repair.NONE)),
+    ],
+)
+def test_the_first_that_is_true_is_the_cause(known: Evidence, expected: tuple[Cause, Repair]) -> None:
+    assert told(known) == expected
+
+
+@pytest.mark.parametrize(
+    "known",
+    [
+        Evidence(pending(asked=299)),
+        Evidence(pending(), decided(ago=299)),
+        Evidence(pending("RECALLING", asked=0)),
+        Evidence(pending(asked=1), receipts=(receipt("RECEIVED"),)),
+    ],
+)
+def test_nothing_is_asked_again_before_its_answer_had_its_time(known: Evidence) -> None:
+    assert told(known)[1] is Repair.NONE
+
+
+def test_what_holds_the_outbox_up_is_what_a_person_runs() -> None:
+    known = Evidence(pending(), command=entry("PARKED"))
+    assert judge(known, HOUSE).next == "ferryman run relay"
+    paused = Standing(300.0, 0, {ORCHESTRATOR: 1}, {ORCHESTRATOR: ("payments.commands",)})
+    assert judge(known, paused).next == "ferryman resume payments.commands"
+    assert judge(known, Standing(300.0, 0, {ORCHESTRATOR: 1})).next == "ferryman outbox show 17"
+
+
+def test_what_kafka_says_of_the_reader_stands_in_the_evidence() -> None:
+    house = Standing(300.0, 0, lags={"wallet.deduct": "Kafka: the group wallet is 7 messages behind"})
+    assert "7 messages behind" in judge(Evidence(pending()), house).evidence
+
+
+def test_ids_of_a_whole_column_are_those_that_the_rules_give() -> None:
+    """`message_id`, and the library's uuid5, for as many at once as a page has."""
+    uuids = [UUID(int=n * 7**40 % 2**128) for n in range(1, 50)]
+    header = (1).to_bytes(4) + bytes(4) + (2950).to_bytes(4) + len(uuids).to_bytes(4) + (1).to_bytes(4)
+    given = columns.Uuids(header + b"".join((16).to_bytes(4) + each.bytes for each in uuids))
+    made = columns.derived(given, "wallet.deduct/1")
+    assert made[:20] == header
+    assert [UUID(bytes=made[at : at + 16]) for at in range(24, len(made), 20)] == [
+        message_id(each, "wallet.deduct", 1) for each in uuids
+    ]
+    assert message_id(ONE, "wallet.cancel", 3) == uuid5(ONE, "wallet.cancel/3")
