@@ -53,6 +53,24 @@ def test_the_demo_is_healthy_and_leaves_nothing(ferryman: Launcher, temporary: P
     assert list(temporary.iterdir()) == []
 
 
+def test_the_demo_of_payments_kills_each_process_and_its_audit_finds_nothing_wrong(
+    ferryman: Launcher, temporary: Path
+) -> None:
+    """N1, N5, N11: in less than a minute, and nothing stays."""
+    demo = ferryman.run("demo", "payments", "--json", seconds=90, real=True)
+    assert demo.wait() == 0, demo.transcript()
+    told = demo.json
+    assert (told["verdict"], told["audit"]["verdict"], told["audit"]["wrong"]) == ("ok", "ok", [])
+    payments = told["payments"]
+    assert payments["requested"] == payments["succeeded"] + payments["failed"] > 1000
+    assert payments["failed"] > 0
+    counts = told["audit"]["counts"]
+    assert counts["requests"]["SUCCEEDED"] + counts["requests"]["FAILED"] == payments["requested"]
+    assert set(told["killed"]) == {"relay", "wallet", "payments"}
+    assert min(told["killed"].values()) > 0
+    assert list(temporary.iterdir()) == []
+
+
 def test_what_up_brings_up_is_migrated_and_ends_with_it(ferryman: Launcher, temporary: Path) -> None:
     up = ferryman.start("up", "--embedded", "--no-registry", "--json")
     variables = up.until(lambda: up.stdout.rstrip().endswith("}") and up.json, "ready", seconds=60)

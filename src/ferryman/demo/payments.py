@@ -4,13 +4,14 @@ import random
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 from ferryman import use_schemas
 from ferryman.demo.cast import Cast, Servers
 from ferryman.demo.client import Client, open_wallets
 from ferryman.demo.scene import Moment, Scene
-from ferryman.evidence.audit.model import Books
+from ferryman.evidence.audit.model import Books, Window
 from ferryman.evidence.audit.walk import begin
 from ferryman.evidence.databases import open_databases
 from ferryman.runtime.settings import Settings
@@ -43,8 +44,9 @@ class Verdict:
 
     @property
     def good(self) -> bool:
-        moment = self.moment
-        return moment.pending == 0 and moment.succeeded + moment.failed == moment.sent and not self.books.wrongs
+        moment, counts = self.moment, self.books.counts
+        audited = counts["requests.SUCCEEDED"] + counts["requests.FAILED"]
+        return moment.pending == 0 and audited == moment.sent and not self.books.wrongs
 
     def as_json(self) -> dict[str, Any]:
         moment = self.moment
@@ -108,4 +110,5 @@ def _audited(servers: Servers) -> Books:
     })  # fmt: skip
     with open_databases(settings, "demo") as databases:
         audit = begin(databases, settings)
+        audit.books.window = Window(None, datetime.now(UTC))  # to this moment: nothing runs any more
         return audit.run()

@@ -62,4 +62,5 @@ class _Lines:
             f"{moment.seconds:5.1f} s  {moment.sent:,} requested, {moment.succeeded:,} succeeded, "
             f"{moment.failed:,} failed, {moment.pending:,} on their way; {moment.act}",
             highlight=False,
+            soft_wrap=True,
         )
