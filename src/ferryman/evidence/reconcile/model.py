@@ -86,6 +86,10 @@ class Rejected(NamedTuple):
     status: str
 
 
+EXHAUSTED = "PENDING for good"
+"""Of an entry of the literal mode's outbox whose attempts are used up."""
+
+
 @dataclass(frozen=True, slots=True)
 class Evidence:
     """All that is known of one payment: first what the ledger says, then each step of what was asked last."""
@@ -102,6 +106,8 @@ class Evidence:
     unread: tuple[Rejected, ...] = ()
     strays: tuple[str, ...] = ()
     """Why results were applied to nothing."""
+    literal: bool = False
+    """Whether it was recorded in the literal mode: its result is told by HTTP, once."""
 
 
 @dataclass(frozen=True, slots=True)

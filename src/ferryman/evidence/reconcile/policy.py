@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from ferryman.evidence.reconcile.model import (
+    EXHAUSTED,
     ORCHESTRATOR,
     WALLET,
     Case,
@@ -49,7 +50,7 @@ def _not_answered(known: Evidence, house: Standing) -> Case:
     """It was published, and nobody knows of it."""
     request = known.request
     asked = f"asked {_ago(request, request.changed_at)}"
-    if request.due_at is None:
+    if request.due_at is None and not known.literal:
         cause = Cause.NEEDS_PERSON
         said = f"attempts used up: {asked}, for the {request.attempt}. time, and never answered{_read(house, request)}"
     elif ASKED[request.state][1] is None:
@@ -81,12 +82,16 @@ def _stuck(known: Evidence) -> Case:
 
 def _never_published(known: Evidence, house: Standing, entry: Entry) -> Case:
     request, said = known.request, f"its {ASKED[known.request.state][0]} is {_entry(entry)}"
+    if entry.status == EXHAUSTED:
+        return _asking(known, house, Cause.NEVER_PUBLISHED, f"{said}; it is not tried again")
     if entry.status == "DISCARDED":
         return _asking(known, house, Cause.NEVER_PUBLISHED, f"{said}: a person gave it up")
     if entry.status == "FAILED":
         return _replay(known, house, Cause.NEVER_PUBLISHED, said, ORCHESTRATOR)
     said, command = _waiting(said, entry, house, ORCHESTRATOR)
-    return _case(request, Cause.NEVER_PUBLISHED, said, next=command)
+    return _case(
+        request, Cause.NEVER_PUBLISHED, said, next=f"ferryman trace {request.uuid}" if known.literal else command
+    )
 
 
 def _consumer_failed(known: Evidence, house: Standing) -> Case | None:
@@ -128,6 +133,8 @@ def _result_lost(known: Evidence, house: Standing) -> Case:
     elif known.applied:
         why = known.applied[0].reason or known.applied[0].status
         said += f"; its result came and was applied to nothing ({why})"
+    elif known.literal:
+        said += "; the wallet told it by HTTP, once, and it was not heard"
     else:
         said += "; its result was published, and never came"
     return _asking(known, house, Cause.RESULT_LOST, said, Repair.REREPORT)

@@ -8,7 +8,7 @@ from uuid import UUID
 from psycopg.rows import class_row, tuple_row
 
 from ferryman.evidence.databases import Connection
-from ferryman.evidence.reconcile.model import Entry, Operation, Pending, Receipt, Rejected
+from ferryman.evidence.reconcile.model import EXHAUSTED, Entry, Operation, Pending, Receipt, Rejected
 
 _COLUMNS = """\
 r.uuid, r.wallet_id, r.state, r.attempt, CASE WHEN r.due_at < 'infinity' THEN r.due_at END AS due_at, r.changed_at,
@@ -67,6 +67,12 @@ SELECT s.message_id, s.why
 FROM unnest(%(ids)s::uuid[]) n (id) CROSS JOIN LATERAL (
     SELECT * FROM ferryman.saga_stray s WHERE s.saga_id = n.id AND s.machine = 'payment' OFFSET 0
 ) s
+"""
+
+_LITERAL = """\
+-- reconcile.literal
+SELECT o.uuid, o.status, o.try_count, o.last_error, coalesce(o.last_attempt_at, o.created_at) AS at
+FROM payments.outbox o WHERE o.uuid = ANY (%(ids)s::uuid[])
 """
 
 # By the index of exceptions by key: an id has none in the journal.
@@ -158,6 +164,16 @@ def rejected(db: Connection, consumer: str, ids: Iterable[UUID]) -> dict[UUID, R
 def strays(db: Connection, ids: Sequence[UUID]) -> dict[UUID, str]:
     """Of these payments, the results that were applied to nothing, and why."""
     return dict(db.cursor(row_factory=tuple_row).execute(_STRAYS, {"ids": list(ids)}).fetchall())
+
+
+def literal(db: Connection, ids: Sequence[UUID], limit: int) -> dict[UUID, Entry | None]:
+    """Those of these payments that left by the literal mode's outbox; their entry, where it is not published."""
+    rows = db.cursor(row_factory=tuple_row).execute(_LITERAL, {"ids": list(ids)}).fetchall()
+    return {
+        uuid: Entry(uuid, 0, EXHAUSTED if tries >= limit else status, tries, error, None, at)
+        if status == "PENDING" else None
+        for uuid, status, tries, error, at in rows
+    }  # fmt: skip
 
 
 def exceptions(db: Connection, keys: Iterable[tuple[str, str]], ids: Sequence[UUID]) -> dict[UUID, Entry]:

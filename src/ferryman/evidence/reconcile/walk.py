@@ -27,6 +27,7 @@ from ferryman.runtime.errors import FerrymanError
 from ferryman.runtime.settings import Settings
 from ferryman.runtime.uuids import derived
 from ferryman.schemas import active
+from ferryman.services.payments.literal import OUTBOX
 from ferryman.services.payments.rules import message_id
 
 PAGE = 1_000
@@ -53,6 +54,12 @@ class House:
             each.prepare_threshold = None  # ids are looked for in long arrays: a plan that is kept would not hash them
         limits = settings.database
         return cls(Desk(databases.orchestrator, limits), Desk(databases.wallet, limits), settings, lags)
+
+    @property
+    def literal_limit(self) -> int:
+        """After so many attempts an entry of the literal mode's outbox stays where it is."""
+        given = self.settings.outbox.get("payments")
+        return given.retry.limit if given else int(OUTBOX["retry"]["limit"])
 
     def standing(self) -> Standing:
         desks = {ORCHESTRATOR: self.orchestrator, WALLET: self.wallet}
@@ -104,7 +111,9 @@ def gather(house: House, requests: Sequence[Pending]) -> list[Evidence]:
     if not requests:
         return []
     ids = [each.uuid for each in requests]
-    commands = {each.uuid: _commands(each) for each in requests}
+    with house.orchestrator.acting() as db:
+        literal = store.literal(db, ids, house.literal_limit)
+    commands = {each.uuid: _commands(each, literal=each.uuid in literal) for each in requests}
     every = list(chain.from_iterable(commands.values()))
     results = {command: derived(command, "wallet/0") for command in every}
     with house.wallet.acting() as db:
@@ -116,6 +125,7 @@ def gather(house: House, requests: Sequence[Pending]) -> list[Evidence]:
         strays = store.strays(db, ids)
     waiting = _waiting_commands(house, requests, {each.uuid: commands[each.uuid][0] for each in requests
                                                   if commands[each.uuid] and each.uuid not in decided})  # fmt: skip
+    waiting |= {uuid: entry for uuid, entry in literal.items() if entry is not None}
     lost = _waiting_results(house, {uuid: decided[uuid] for uuid in ids if uuid in decided}, commands, results)
 
     def evidence(request: Pending) -> Evidence:
@@ -129,19 +139,22 @@ def gather(house: House, requests: Sequence[Pending]) -> list[Evidence]:
             next((lost[each] for each in answers if each in lost), None),
             tuple(applied[each] for each in answers if each in applied),
             tuple(unread[each] for each in answers if each in unread and unread[each].status != "REQUEUED"),
-            tuple(strays[each] for each in answers if each in strays),
+            tuple(strays[each] for each in answers if each in strays), request.uuid in literal,
         )  # fmt: skip
 
     return [evidence(each) for each in requests]
 
 
-def _commands(request: Pending) -> list[UUID]:
-    """The ids of what was asked last, the newest first."""
+def _commands(request: Pending, *, literal: bool) -> list[UUID]:
+    """The ids of what was asked last, the newest first; in the literal mode the first has the payment's own."""
     if request.state not in ASKED:
         return []
     kind = ASKED[request.state][0]
     oldest = max(1, request.attempt - _ATTEMPTS_LOOKED_AT + 1)
-    return [message_id(request.uuid, kind, attempt) for attempt in range(request.attempt, oldest - 1, -1)]
+    return [
+        request.uuid if literal and attempt == 1 else message_id(request.uuid, kind, attempt)
+        for attempt in range(request.attempt, oldest - 1, -1)
+    ]
 
 
 def _decided(requests: Sequence[Pending], operations: Iterable[Operation]) -> dict[UUID, Operation]:

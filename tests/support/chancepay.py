@@ -1,0 +1,182 @@
+"""ChancePay to the letter: the orchestrator's database, the wallet's, and whom the wallet tells by HTTP."""
+
+import hashlib
+import json
+import secrets
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request as HttpRequest
+from urllib.request import urlopen
+from uuid import UUID, uuid4
+
+import psycopg
+from confluent_kafka.admin import AdminClient
+
+from ferryman import use_schemas
+from ferryman.schemas import active
+from ferryman.services.payments import requests
+from ferryman.services.payments.rules import Rules
+from ferryman.services.payments.store import Request
+from ferryman.testing import house
+from ferryman.testing.receiver import Receiver
+from support.launch import KillAt, Launched, Launcher
+from support.published import read_topic, said
+from support.topics import create
+
+COMMANDS = "payments.commands"
+TOKEN = "a-token-that-nobody-knows"
+Database = psycopg.Connection[tuple[Any, ...]]
+
+# As the settings have it, but for the waits.
+QUICKLY = """
+[outbox.payments]
+table = "payments.outbox"
+words = { pending = ["PENDING"], done = "PUBLISHED" }
+lease = { column = "last_attempt_at", seconds = 60 }
+columns = { id = "uuid", attempts = "try_count", error = "last_error", done_at = "published_at" }
+retry = { limit = 5, base_seconds = 0.01, cap_seconds = 0.01, count_outages = true }
+poll_seconds = 0.02
+"""
+
+
+@dataclass
+class ChancePay:
+    """The orchestrator's database, the wallet's, and what the wallet tells by HTTP."""
+
+    ferryman: Launcher
+    kafka: str
+    ours: str
+    theirs: str
+    payments: Database
+    wallet: Database
+    http: Receiver
+
+    def pay(self, amount: int, of: UUID) -> UUID:
+        request = Request(uuid4(), of, amount, "EUR")
+        with self.payments.transaction():
+            requests.record(self.payments, [request], Rules(literal=True))
+        return request.uuid
+
+    def open(self, balance: int) -> UUID:
+        identity = uuid4()
+        self.wallet.execute("SELECT wallet.open(%s, 'EUR', %s)", (identity, balance))
+        return identity
+
+    def balance(self, of: UUID) -> int:
+        return int(one(self.wallet, "SELECT balance FROM wallet.wallets WHERE id = %s", of))
+
+    def row(self, uuid: UUID) -> tuple[str, int]:
+        """Its status and try_count."""
+        row = self.payments.execute("SELECT status, try_count FROM payments.outbox WHERE uuid = %s", (uuid,)).fetchone()
+        assert row is not None
+        return row
+
+    def status(self, uuid: UUID) -> str:
+        return str(one(self.payments, "SELECT status FROM payments.requests WHERE uuid = %s", uuid))
+
+    def receipt(self, uuid: UUID) -> str | None:
+        query = "SELECT coalesce(outcome, status) FROM ferryman.inbox WHERE consumer = 'wallet' AND id = %s"
+        row = self.wallet.execute(query, (uuid,)).fetchone()
+        return None if row is None else str(row[0])
+
+    def puts(self, uuid: UUID) -> list[Any]:
+        found = [each for each in list(self.http.requests) if each.path == f"/internal/requests/{uuid}"]
+        assert all((each.method, each.headers["authorization"]) == ("PUT", f"Bearer {TOKEN}") for each in found)
+        return [json.loads(each.body) for each in found]
+
+    def copies(self, uuid: UUID) -> list[tuple[str, bytes]]:
+        return [(each.key, each.value) for each in read_topic(self.kafka, COMMANDS) if each.id == str(uuid)]
+
+    def send(self) -> None:
+        """What is due, once."""
+        drained = self.ferryman.run("drain", "relay", env=self.environment(self.ours))
+        assert drained.wait() == 0, drained.transcript()
+
+    def relay(self, kill_at: KillAt | None = None, **more: str) -> Launched:
+        return self.ferryman.start("run", "relay", env={**self.environment(self.ours), **more}, kill_at=kill_at)
+
+    def start(self, **more: str) -> Launched:
+        return self.ferryman.start("run", "wallet-literal", env={**self.environment(self.theirs), **more})
+
+    def api(self, kill_at: KillAt | None = None) -> Launched:
+        """With one token, which may do everything."""
+        env = {
+            **self.environment(self.ours), "FERRYMAN_API__PORT": "0", "FERRYMAN_HEALTH__PORT": "0",
+            "FERRYMAN_API__TOKENS__SHOP__SHA256": hashlib.sha256(TOKEN.encode()).hexdigest(),
+            "FERRYMAN_API__TOKENS__SHOP__SCOPES": '["payments:write", "payments:read", "internal:results"]',
+        }  # fmt: skip
+        return self.ferryman.start("run", "api", env=env, kill_at=kill_at)
+
+    def reconcile(self, *arguments: str, code: int) -> Any:
+        """What it says of all that is pending, however young."""
+        env = {
+            **self.environment(self.ours), "FERRYMAN_PAYMENTS__WALLET_DATABASE_URL": self.theirs,
+            "FERRYMAN_PAYMENTS__ANSWER_SECONDS": "0.001",
+        }  # fmt: skip
+        ran = self.ferryman.run("reconcile", "payments", "--older", "0s", "--json", *arguments, env=env)
+        assert ran.wait() == code, ran.transcript()
+        return ran.json
+
+    def environment(self, url: str) -> dict[str, str]:
+        return {
+            "FERRYMAN_DATABASE_URL": url,
+            "FERRYMAN_KAFKA__BOOTSTRAP_SERVERS": self.kafka,
+            "FERRYMAN_KAFKA__SESSION_TIMEOUT_MS": "6000",
+            "FERRYMAN_KAFKA__HEARTBEAT_INTERVAL_MS": "300",
+            "FERRYMAN_PAYMENTS__MODE": "literal",
+            "FERRYMAN_PAYMENTS__INTERNAL_URL": self.http.url,
+            "FERRYMAN_PAYMENTS__INTERNAL_TOKEN": TOKEN,
+        }
+
+
+def one(db: Database, query: str, *parameters: object) -> Any:
+    row = db.execute(query, parameters).fetchone()
+    assert row is not None
+    return row[0]
+
+
+def listening(api: Launched) -> str:
+    """Its address, once it has one."""
+    found: str = api.until(lambda: said(api, "listening"), "its address")[0]["url"]
+    return found
+
+
+def stop(launched: Launched) -> None:
+    launched.send(signal.SIGTERM)
+    assert launched.wait() == 0, launched.transcript()
+
+
+def http(method: str, url: str, body: Any = None) -> tuple[int, Any]:
+    headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"}
+    asked = HttpRequest(url, None if body is None else json.dumps(body).encode(), headers, method=method)
+    try:
+        with urlopen(asked, timeout=10) as answer:
+            return answer.status, json.load(answer)
+    except HTTPError as error:
+        return error.code, json.load(error)
+
+
+@contextmanager
+def new_chancepay(ferryman: Launcher, kafka: str, server: str) -> Iterator[ChancePay]:
+    """On databases of its own."""
+    if COMMANDS not in AdminClient({"bootstrap.servers": kafka}).list_topics(timeout=10).topics:
+        create(kafka, COMMANDS, partitions=3)
+    names = [f"ferryman_{each}_{secrets.token_hex(6)}" for each in ("literal", "wallet")]
+    urls = [house.new_database(server, name) for name in names]
+    for url in urls:
+        house.migrate(url)
+    use_schemas()
+    with (
+        psycopg.connect(urls[0], autocommit=True) as ours,
+        psycopg.connect(urls[1], autocommit=True) as theirs,
+        Receiver() as http,
+    ):
+        yield ChancePay(ferryman, kafka, urls[0], urls[1], ours, theirs, http)
+    active.forget()
+    ferryman.close()
+    for name in names:
+        house.drop_database(server, name)
