@@ -80,6 +80,11 @@ class Pipeline:
             before.kill()
         self.running[f"another {name}"] = self.ferryman.start(*COMMANDS[name], env=self.environment(name))
 
+    def kill_others(self) -> None:
+        """Those that came beside."""
+        for name in [each for each in self.running if each.startswith("another ")]:
+            self.running.pop(name).kill()
+
     def kill(self, name: str) -> None:
         """kill -9."""
         self.running[name].kill()
