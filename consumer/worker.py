@@ -157,8 +157,8 @@ class Worker:
         """How many processes have begun it alone. Trying it again in this one ends none."""
         if buffer.begun == record.offset:
             return 0
-        times = starts.begin_alone(connection, self.consumer.name, record)
-        buffer.begun = record.offset
+        self.feed.commit({record.place: record.offset}, wait=True)  # only one is counted: none before it may come again
+        times, buffer.begun = starts.begin_alone(connection, self.consumer.name, record), record.offset
         return times
 
     def _at_most_once(self, connection: Connection, face: Face, records: Sequence[Record]) -> list[Record]:

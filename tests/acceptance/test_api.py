@@ -54,7 +54,7 @@ def stands(db: Database, uuid: str) -> tuple[int, int]:
 @pytest.mark.parametrize(
     ("kill_at", "status"),
     [
-        (KillAt("ferryman.services.payments.store:find", "after", 2), 201),  # its transaction is not committed
+        (KillAt("ferryman.services.payments.requests:record_one", "after", 2), 201),  # its transaction is not committed
         (KillAt("ferryman.services.payments.api:shown", "before", 2), 200),  # it is, and nobody was told
     ],
     ids=["before the commit", "after it"],
