@@ -16,6 +16,7 @@ _PROMOTIONS = {
     "float": {"double"},
 }
 
+_ALIKE = {"string": "bytes", "bytes": "string"}
 _INNER = {"array": "items", "map": "values"}
 
 
@@ -48,10 +49,19 @@ class _Resolution:
             for branch in writer:
                 yield from self.problems(branch, reader, path)
         elif isinstance(reader, list):
-            if not any(not list(self._apart(writer, branch, path)) for branch in reader):
-                yield f"{_at(path)} may be {avro.kind(writer)}, which the reader does not expect"
+            yield from self._branches(writer, reader, path)
         else:
             yield from self._definitions(writer, reader, path)
+
+    def _branches(self, writer: avro.Node, reader: list[avro.Node], path: str) -> Iterator[str]:
+        """One must fit; and none may stand before it that Avro, to which text and bytes are one, would take instead."""
+        fits = next((n for n, branch in enumerate(reader) if not list(self._apart(writer, branch, path))), None)
+        if fits is None:
+            yield f"{_at(path)} may be {avro.kind(writer)}, which the reader does not expect"
+            return
+        other = _ALIKE.get(_definition(writer)["type"])
+        if any(_definition(avro.resolved(branch, self._readers))["type"] == other for branch in reader[:fits]):
+            yield f"{_at(path)} may be {avro.kind(writer)}, which the reader takes for {other}: that stands before it"
 
     def _apart(self, writer: avro.Node, reader: avro.Node, path: str) -> Iterator[str]:
         """Of one branch of a union: what is seen in it does not count for the others."""
