@@ -31,6 +31,7 @@ log = structlog.get_logger(__name__)
 _RECONNECTING = Backoff(base_seconds=0.1, cap_seconds=5)
 _LOOK_SECONDS = 1.0
 _KEEP_SECONDS = 60.0
+_AGAIN_SECONDS = 5.0
 
 
 @dataclass(slots=True)
@@ -185,8 +186,9 @@ class ConsumerService:
         now = time.monotonic()
         if now >= self._keep_at:
             self._keep_at = now + _KEEP_SECONDS
-            if worker.feed.problem is None:  # asking a cluster that is away would hold everything up
-                window.check(self.settings, self.consumer)
+            # Asking a cluster that is away would hold everything up; one that did not tell is asked again soon.
+            if worker.feed.problem is None and not window.check(self.settings, self.consumer):
+                self._keep_at = now + _AGAIN_SECONDS
             metrics.REJECTED.labels(self.name).set(keeping.rejected(connection, self.name))
         if now >= self._forget_at:
             forgotten = keeping.forget(connection, self.name, self.settings.consumer.receipts_retention_seconds)

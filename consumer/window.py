@@ -13,14 +13,19 @@ from ferryman.runtime.settings import Settings
 _FOR_EVER = -1
 
 
-def check(settings: Settings, consumer: Consumer) -> None:
-    """Refuses to go on where a receipt would be forgotten before its last duplicate can come."""
+def check(settings: Settings, consumer: Consumer) -> bool:
+    """Refuses to go on where a receipt would be forgotten before its last duplicate can come.
+
+    Whether the cluster told of every topic.
+    """
     kept = settings.consumer.receipts_retention_seconds
     if not kept:
-        return
-    for topic, configuration in _configurations(settings, consumer.topics).items():
+        return True
+    told = _configurations(settings, consumer.topics)
+    for topic, configuration in told.items():
         if problem := too_short(topic, configuration, settings):
             raise problem
+    return len(told) == len(consumer.topics)
 
 
 def too_short(topic: str, configuration: Mapping[str, str], settings: Settings) -> Misconfigured | None:
