@@ -51,6 +51,8 @@ def append(where: "Sync", message: Message, /) -> UUID:
 def append_many(where: "Sync", messages: Iterable[Message], /) -> list[UUID]:
     """Appends many in one statement, in their order; returns their ids in that order."""
     batch = [stored(message) for message in messages]
+    if len(batch) == 1:  # in a fourth of the time
+        return [_execute(where, _ONE, batch[0]._asdict())]
     entries: list[UUID] = _execute(where, *_statement_for_many(batch)) if batch else []
     return entries
 
@@ -64,13 +66,17 @@ async def append_async(where: "Async", message: Message, /) -> UUID:
 async def append_many_async(where: "Async", messages: Iterable[Message], /) -> list[UUID]:
     """`append_many` for async connections and sessions."""
     batch = [stored(message) for message in messages]
+    if len(batch) == 1:
+        return [await _execute_async(where, _ONE, batch[0]._asdict())]
     entries: list[UUID] = await _execute_async(where, *_statement_for_many(batch)) if batch else []
     return entries
 
 
 def append_stored(connection: "psycopg.Connection[Any]", batch: Sequence[Stored]) -> None:
     """Messages that were encoded before, on a psycopg connection whose transaction is open."""
-    if batch:
+    if len(batch) == 1:
+        _execute(connection, _ONE, batch[0]._asdict())
+    elif batch:
         _execute(connection, *_statement_for_many(batch))
 
 
