@@ -46,6 +46,8 @@ _PURGE_SECONDS = 5.0
 _PATIENCE_SECONDS = 1.0
 _MOST_PATIENCE_SECONDS = 30.0
 _ACQUAINT_SECONDS = 1.0
+# A producer that died refuses what it is handed, and tells why with its next poll, or a moment later.
+_TELLING_SECONDS = 0.01
 # `produce` takes all its arguments by position: by name, each call would cost a quarter more.
 ANY_PARTITION = -1
 
@@ -61,6 +63,13 @@ class Cut:
     timed_out: bool = False
     everything: bool = False
     why: str = ""
+    followed: bool = False
+
+    def because(self, error: KafkaError) -> None:
+        """The first error is why; what only followed from another, heard a moment later, gives way to it."""
+        follows = is_consequence(error.name())
+        if not self.why or (self.followed and not follows):
+            self.why, self.followed = f"{error.str()} ({error.name()})", follows
 
     def add(self, place: Place, code: str, words: str) -> None:
         """An error of an entry's own is not forgotten for one that followed from another's."""
@@ -225,6 +234,8 @@ class Publisher:
     def _empty(self) -> None:
         """Purges, and hears of every message that was in it."""
         until = time.monotonic() + _PURGE_SECONDS
+        if self._cut is not None and self._cut.followed:
+            self._poll(_TELLING_SECONDS)
         while self._producer is not None and len(self._producer) and time.monotonic() < until:
             try:
                 self._producer.purge()
@@ -245,6 +256,7 @@ class Publisher:
 
     def _failed(self, error: KafkaError, place: Place | None = None) -> None:
         if self._cut is None:
-            self._cut = Cut(why=f"{error.str()} ({error.name()})")
+            self._cut = Cut()
+        self._cut.because(error)
         if place is not None:
             self._cut.add(place, error.name(), error.str())

@@ -58,6 +58,7 @@ class Topics:
 
     def apply(self, catalogue: Catalogue, differences: Sequence[Difference], *, replication: int | None = None) -> None:
         """Creates what is missing and raises what is lower; what is to be left is left."""
+        from confluent_kafka import KafkaException
         from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
 
         missing = [catalogue.topics[each.topic] for each in differences if each.action == "create"]
@@ -66,16 +67,13 @@ class Topics:
             if each.action == "raise":
                 entry = ConfigEntry(each.what, each.wanted, incremental_operation=AlterConfigOpType.SET)
                 lower.setdefault(each.topic, []).append(entry)
-        self._await(
-            self._admin.create_topics(
-                [
-                    NewTopic(topic.name, topic.partitions, replication or -1, config=_configuration(topic))
-                    for topic in missing
-                ]
-            )
-            if missing
-            else {}
-        )
+        made = [
+            NewTopic(topic.name, topic.partitions, replication or -1, config=_configuration(topic)) for topic in missing
+        ]
+        try:
+            kafka.create_topics(self._admin, made, self._seconds)
+        except KafkaException as error:
+            raise kafka.translate(error) from error
         resources = [
             ConfigResource(ResourceType.TOPIC, name, incremental_configs=entries) for name, entries in lower.items()
         ]
@@ -107,16 +105,15 @@ class Topics:
         }
 
     def _await(self, asked: dict[Any, "Future[Any]"]) -> dict[Any, Any]:
-        """Every answer, or the first error; one that exists already was made by somebody else meanwhile."""
-        from confluent_kafka import KafkaError, KafkaException
+        """Every answer, or the first error."""
+        from confluent_kafka import KafkaException
 
         answers = {}
         for name, answer in asked.items():
             try:
                 answers[name] = answer.result(2 * self._seconds)
             except KafkaException as error:
-                if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                    raise kafka.translate(error) from error
+                raise kafka.translate(error) from error
         return answers
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaException
 
 from ferryman.runtime import kafka
 from ferryman.runtime.errors import Misconfigured
@@ -34,16 +34,13 @@ class RetryTopics:
         from confluent_kafka.admin import NewTopic
 
         made = self.missing()
-        asked = [
-            NewTopic(name, self._partitions(self._wanted[name]), -1, config=self._configuration(self._wanted[name]))
-            for name in made
-        ]
-        for name, answer in (self._admin.create_topics(asked) if asked else {}).items():
+        for name in made:
+            like = self._wanted[name]
+            topic = NewTopic(name, self._partitions(like), -1, config=self._configuration(like))
             try:
-                answer.result(2 * self._seconds)
+                kafka.create_topics(self._admin, [topic], self._seconds)
             except KafkaException as error:
-                if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                    raise self._not_created(name, error) from error
+                raise self._not_created(name, error) from error
         return made
 
     def _not_created(self, name: str, error: KafkaException) -> Misconfigured:

@@ -4,10 +4,10 @@ An operation happens once, whatever its attempts, and only its participant's ans
 answered in time is cancelled, and the cancellation is asked for again until it is answered.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 from uuid import UUID, uuid5
 
 from ferryman import Message, Received
@@ -58,6 +58,20 @@ class Rules:
     """ChancePay to the letter: see `literal`."""
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
 
+    _ANSWERS: ClassVar[Mapping[tuple[str, str], Callable[["Rules", Payment, Received], Move]]] = {
+        ("DEDUCTING", "DEDUCT"): lambda self, p, _: self._fulfil(p) if p.fulfil else self._done(p),
+        ("DEDUCTING", "NO DEDUCT"): lambda self, p, r: self._failed(p, _reason(r)),
+        ("CANCELLING", "CANCEL"): lambda self, p, _: self._failed(p, p.reason),
+        ("CANCELLING", "NO CANCEL"): lambda _self, p, _: Move("STUCK", (), None, p.attempt, p.reason),
+        ("FULFILLING", "FULFIL"): lambda self, p, _: self._done(p),
+        ("FULFILLING", "NO FULFIL"): lambda self, p, _: self._ask(p, "REFUNDING", 1, REFUSED_DOWNSTREAM),
+        ("RECALLING", "FULFIL"): lambda self, p, _: self._done(p),
+        ("RECALLING", "NO FULFIL"): lambda self, p, _: self._ask(p, "REFUNDING", 1, p.reason),
+        ("REFUNDING", "REFUND"): lambda self, p, _: self._failed(p, p.reason),
+        ("REFUNDING", "NO REFUND"): lambda _self, p, _: Move("STUCK", (), None, p.attempt, p.reason),
+    }
+    """What each state waits for, and what comes of it."""
+
     def commanded(self, payment: Payment) -> Message:
         """What asks the wallet for the amount."""
         return _command("wallet.deduct", payment, DEDUCT, 1, money=True)
@@ -72,9 +86,9 @@ class Rules:
         if _forged(payment, result):
             return Stray("FORGED")
         event = _event(result)
-        answer = self._answers().get((payment.state, event))
+        answer = self._ANSWERS.get((payment.state, event))
         if answer is not None:
-            return answer(payment, result)
+            return answer(self, payment, result)
         if event == "DEDUCT" and payment.state == "FAILED" and payment.reason not in (TIMED_OUT, REFUSED_DOWNSTREAM):
             return Stray("LATE", (_command("wallet.cancel", payment, DEDUCT, 1),))  # taken for nothing: given back
         return Stray("LATE")
@@ -112,20 +126,6 @@ class Rules:
     def settled(self, payment: Payment) -> Move | None:
         """What only a person can say of a payment that is stuck: that the amount was given back by hand."""
         return self._failed(payment, payment.reason or TIMED_OUT) if payment.state == "STUCK" else None
-
-    def _answers(self) -> dict[tuple[str, str], Callable[[Payment, Received], Move]]:
-        return {
-            ("DEDUCTING", "DEDUCT"): lambda p, _: self._fulfil(p) if p.fulfil else self._done(p),
-            ("DEDUCTING", "NO DEDUCT"): lambda p, r: self._failed(p, _reason(r)),
-            ("CANCELLING", "CANCEL"): lambda p, _: self._failed(p, p.reason),
-            ("CANCELLING", "NO CANCEL"): lambda p, _: Move("STUCK", (), None, p.attempt, p.reason),
-            ("FULFILLING", "FULFIL"): lambda p, _: self._done(p),
-            ("FULFILLING", "NO FULFIL"): lambda p, _: self._ask(p, "REFUNDING", 1, REFUSED_DOWNSTREAM),
-            ("RECALLING", "FULFIL"): lambda p, _: self._done(p),
-            ("RECALLING", "NO FULFIL"): lambda p, _: self._ask(p, "REFUNDING", 1, p.reason),
-            ("REFUNDING", "REFUND"): lambda p, _: self._failed(p, p.reason),
-            ("REFUNDING", "NO REFUND"): lambda p, _: Move("STUCK", (), None, p.attempt, p.reason),
-        }
 
     def _fulfil(self, payment: Payment) -> Move:
         return Move(

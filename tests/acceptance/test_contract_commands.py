@@ -11,6 +11,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
 
 from ferryman import Message, Permanent, append, use_schemas
+from ferryman.runtime.kafka import create_topics
 from ferryman.schemas import active
 from support import catalogues
 from support.catalogues import PLACED, enum, field, record
@@ -175,7 +176,7 @@ def test_missing_topics_are_created_as_the_catalogue_says_after_a_dry_run(
 def test_limits_are_raised_never_lowered_and_partitions_stay(owner: Owner, topic: str, ferryman_kafka: str) -> None:
     admin = AdminClient({"bootstrap.servers": ferryman_kafka})
     config = {"retention.ms": "3600000", "max.message.bytes": "2000000"}
-    admin.create_topics([NewTopic(topic, 3, 1, config=config)])[topic].result(10)
+    create_topics(admin, [NewTopic(topic, 3, 1, config=config)], 10)
     wanted = {"partitions": "leave", "retention.ms": "raise", "max.message.bytes": "leave"}
     assert differences(owner.run("topics check --json", exit_code=1)) == wanted
     owner.run("topics apply --yes", exit_code=5)
@@ -189,7 +190,7 @@ def test_limits_are_raised_never_lowered_and_partitions_stay(owner: Owner, topic
 @pytest.mark.real_kafka
 def test_a_compacted_topic_is_refused(owner: Owner, topic: str, ferryman_kafka: str) -> None:
     admin = AdminClient({"bootstrap.servers": ferryman_kafka})
-    admin.create_topics([NewTopic(topic, 6, 1)])[topic].result(10)
+    create_topics(admin, [NewTopic(topic, 6, 1)], 10)
     entry = ConfigEntry("cleanup.policy", "compact,delete", incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
     admin.incremental_alter_configs([resource])[resource].result(10)

@@ -12,6 +12,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from ferryman.runtime.kafka import create_topics
 from ferryman.testing import java
 from ferryman.testing.kafka import BuiltInKafka, LocalKafka, answers, find
 from ferryman.testing.ladder import NotHere
@@ -45,8 +46,7 @@ def real_broker() -> Iterator[Local]:
 
 
 def create(address: str, topic: str) -> None:
-    admin = AdminClient({"bootstrap.servers": address})
-    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(10)
+    create_topics(AdminClient({"bootstrap.servers": address}), [NewTopic(topic, 1, 1)], 10)
 
 
 def produce(address: str, topic: str, *values: str) -> None:

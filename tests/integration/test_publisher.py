@@ -2,7 +2,9 @@
 
 import os
 import threading
+import time
 from collections.abc import Iterator
+from uuid import uuid4
 
 import psycopg
 import pytest
@@ -10,6 +12,8 @@ from confluent_kafka import KafkaError
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from ferryman import Message, append
+from ferryman.relay.kafka import INSISTED, Publisher
+from ferryman.relay.model import Entry
 from ferryman.runtime.errors import Unreachable
 from support.mockcluster import INIT_PRODUCER_ID, MockCluster
 from support.published import poll_until, stays
@@ -375,12 +379,30 @@ def test_a_broker_that_gives_no_producer_an_id_is_away_and_nothing_is_charged(
     by_mock.append(topic, ["a", "b"])
     mock.fail([KafkaError.CLUSTER_AUTHORIZATION_FAILED] * 1000, INIT_PRODUCER_ID)
     with by_mock.relaying() as relay:
-        poll_until(relay.cluster.why_not, "an open breaker")
-        assert "CLUSTER_AUTHORIZATION_FAILED" in (relay.cluster.why_not() or "CLUSTER_AUTHORIZATION_FAILED")
+        assert "CLUSTER_AUTHORIZATION_FAILED" in poll_until(relay.cluster.why_not, "an open breaker")
         assert by_mock.statuses() == {"PENDING": 2}
         mock.heal(INIT_PRODUCER_ID)
         by_mock.await_statuses({"PUBLISHED": 2})
     assert by_mock.most_attempts() == 0
+
+
+def test_a_producer_that_died_before_it_was_handed_anything_says_why(mock: MockCluster) -> None:
+    """N11: `produce` itself only says that it is dead."""
+    topic = some_name()
+    mock.create(topic)
+    mock.fail([KafkaError.CLUSTER_AUTHORIZATION_FAILED] * 1000, INIT_PRODUCER_ID)
+    publisher = Publisher({**INSISTED, "bootstrap.servers": mock.url}, "default", lambda _: b"")
+    publisher.warm_up()
+    poll_until(lambda: _dead(publisher, topic), "the end of the producer")
+    cut = publisher.flush(time.monotonic() + 5)
+    assert cut is not None
+    assert "CLUSTER_AUTHORIZATION_FAILED" in cut.why
+
+
+def _dead(publisher: Publisher, topic: str) -> bool:
+    entry = Entry(1, str(uuid4()), topic, "k", "t", b"{}", None, None, 0, 0)
+    publisher.produce([entry], time.monotonic())
+    return publisher.cut_short
 
 
 def test_a_drain_gives_up_when_kafka_is_away(by_mock: Crossing, mock: MockCluster) -> None:

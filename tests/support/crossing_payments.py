@@ -12,8 +12,8 @@ from ferryman.consumer.decoding import decode
 from ferryman.consumer.face import Plain
 from ferryman.consumer.model import Poison, Record
 from ferryman.consumer.transaction import BatchTransaction, Tally
+from ferryman.evidence.messages import result_of
 from ferryman.evidence.trace.gathering import gather
-from ferryman.evidence.trace.messages import result_of
 from ferryman.evidence.trace.model import Known, Story
 from ferryman.evidence.trace.opening import Desks
 from ferryman.evidence.trace.story import tell

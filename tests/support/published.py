@@ -19,6 +19,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from ferryman.relay.store import lanes
+from ferryman.runtime.kafka import create_topics
 from support.launch import KillAt, Launched, Launcher
 
 KEYS = 40
@@ -101,8 +102,7 @@ class Verdict:
 
 def new_topic(kafka: str, name: str = "") -> str:
     name = name or f"relay-{uuid4().hex[:12]}"
-    admin = AdminClient({"bootstrap.servers": kafka})  # asked in one breath, it would be gone before its answer
-    admin.create_topics([NewTopic(name, PARTITIONS, 1)])[name].result(10)
+    create_topics(AdminClient({"bootstrap.servers": kafka}), [NewTopic(name, PARTITIONS, 1)], 10)
     return name
 
 

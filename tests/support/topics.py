@@ -15,8 +15,9 @@ from confluent_kafka.cimpl import NewTopic
 
 from ferryman import Message, append_many
 from ferryman.relay.service import Drained, Relay, drain
+from ferryman.runtime.kafka import create_topics
 from ferryman.runtime.settings import Settings
-from support.published import Record, poll_until, read_topic
+from support.published import Record, read_topic
 
 
 def some_name() -> str:
@@ -27,9 +28,7 @@ def create(kafka: str, name: str = "", partitions: int = 1, **config: str | int)
     """A topic with this configuration, underscores standing for dots; seen by whoever asks the broker."""
     name = name or some_name()
     dotted = {each.replace("_", "."): str(value) for each, value in config.items()}
-    admin = AdminClient({"bootstrap.servers": kafka})
-    admin.create_topics([NewTopic(name, partitions, 1, config=dotted)])[name].result(10)
-    poll_until(lambda: admin.list_topics(name, timeout=5).topics[name].error is None, f"topic {name}", 10)
+    create_topics(AdminClient({"bootstrap.servers": kafka}), [NewTopic(name, partitions, 1, config=dotted)], 10)
     return name
 
 

@@ -6,6 +6,7 @@ from uuid import UUID, uuid5
 import pytest
 
 from ferryman.evidence.audit import columns
+from ferryman.evidence.messages import ASKED
 from ferryman.evidence.reconcile.model import (
     ORCHESTRATOR,
     Case,
@@ -19,7 +20,7 @@ from ferryman.evidence.reconcile.model import (
     Repair,
     Standing,
 )
-from ferryman.evidence.reconcile.policy import ASKED, judge
+from ferryman.evidence.reconcile.policy import judge
 from ferryman.services.payments.machine import MACHINE
 from ferryman.services.payments.rules import message_id
 

@@ -9,8 +9,8 @@ from uuid import UUID
 import pytest
 
 from ferryman.cli.trace import addressed
+from ferryman.evidence.messages import messages_of, result_of, results_of
 from ferryman.evidence.trace.journal import merged
-from ferryman.evidence.trace.messages import messages_of, result_of, results_of
 from ferryman.evidence.trace.model import (
     Ending,
     Entry,

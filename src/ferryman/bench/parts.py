@@ -64,8 +64,7 @@ class Bench:
 
         name = f"ferryman-bench-{secrets.token_hex(4)}"
         admin = runtime_kafka.admin(self.kafka, "bench")
-        for future in admin.create_topics([NewTopic(name, PARTITIONS, 1, config=config)]).values():
-            future.result(self.kafka.timeout_seconds)
+        runtime_kafka.create_topics(admin, [NewTopic(name, PARTITIONS, 1, config=config)], self.kafka.timeout_seconds)
         yield name
         for future in admin.delete_topics([name]).values():
             future.result(self.kafka.timeout_seconds)

@@ -140,7 +140,5 @@ def _topics(bench: Bench) -> None:
             remedy="name no servers, so that it brings up its own",
         )
     admin, known = runtime_kafka.admin(bench.kafka, "bench"), load(OURS).topics
-    there = admin.list_topics(timeout=10).topics
-    wanted = [NewTopic(name, known[name].partitions, 1) for name in _TOPICS if name not in there]
-    for future in (admin.create_topics(wanted) if wanted else {}).values():
-        future.result(bench.kafka.timeout_seconds)
+    wanted = [NewTopic(name, known[name].partitions, 1) for name in _TOPICS]
+    runtime_kafka.create_topics(admin, wanted, bench.kafka.timeout_seconds)

@@ -14,6 +14,7 @@ from ferryman.demo.scene import Moment, Scene
 from ferryman.evidence.audit.model import Books, Window
 from ferryman.evidence.audit.walk import begin
 from ferryman.evidence.databases import open_databases
+from ferryman.runtime.kafka import create_topics
 from ferryman.runtime.settings import Settings
 from ferryman.schemas import OURS
 from ferryman.schemas.catalogue import load
@@ -98,8 +99,7 @@ def _create_topics(bootstrap_servers: str) -> None:
     from confluent_kafka.admin import AdminClient, NewTopic
 
     known, admin = load(OURS).topics, AdminClient({"bootstrap.servers": bootstrap_servers})
-    for future in admin.create_topics([NewTopic(name, known[name].partitions, 1) for name in _TOPICS]).values():
-        future.result(10)
+    create_topics(admin, [NewTopic(name, known[name].partitions, 1) for name in _TOPICS], 10)
 
 
 def _audited(servers: Servers) -> Books:

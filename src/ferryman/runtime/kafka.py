@@ -1,7 +1,8 @@
 """Clients of Kafka: one place builds their configuration and translates their errors."""
 
 import logging
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ferryman.runtime import codes
@@ -11,9 +12,11 @@ from ferryman.runtime.settings import Kafka
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, KafkaException
-    from confluent_kafka.admin import AdminClient
+    from confluent_kafka.admin import AdminClient, NewTopic
 
 log = logging.getLogger(__name__)
+
+_LOOK_AGAIN_SECONDS = 0.02
 
 
 def client_config(kafka: Kafka, process: str, **ours: Any) -> dict[str, Any]:
@@ -39,6 +42,26 @@ def admin(kafka: Kafka, process: str, **ours: Any) -> "AdminClient":
         return AdminClient(client_config(kafka, process, **ours))
     except KafkaException as error:
         raise translate(error) from error
+
+
+def create_topics(client: "AdminClient", topics: "Sequence[NewTopic]", seconds: float) -> None:
+    """Back when they can be used: brokers learn of a new topic a moment after the cluster answered that it is there.
+
+    What is there already is left as it is. Raises the library's error for the first that could not be made.
+    """
+    from confluent_kafka import KafkaError, KafkaException
+
+    asked = client.create_topics(list(topics)) if topics else {}
+    for answer in asked.values():
+        try:
+            answer.result(2 * seconds)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise
+    until = time.monotonic() + seconds
+    for name in asked:
+        while client.list_topics(topic=name, timeout=seconds).topics[name].error and time.monotonic() < until:
+            time.sleep(_LOOK_AGAIN_SECONDS)
 
 
 class Hearing:

@@ -7,21 +7,16 @@ from confluent_kafka import Consumer, Message, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from ferryman.runtime.kafka import create_topics
+
 _SECONDS = 10.0
 
 
 def new_topic(bootstrap: str, name: str, *, partitions: int = 3) -> None:
     """Makes a topic; librdkafka's built-in broker cannot be told to, and makes it when it is asked for one."""
     admin = AdminClient({"bootstrap.servers": bootstrap, "allow.auto.create.topics": True, "log_level": 0})
-    if not _is_there(admin, name):
-        admin.create_topics([NewTopic(name, partitions, 1)])[name].result(_SECONDS)
-    until = time.monotonic() + _SECONDS
-    while not _is_there(admin, name) and time.monotonic() < until:
-        time.sleep(0.02)
-
-
-def _is_there(admin: AdminClient, name: str) -> bool:
-    return admin.list_topics(topic=name, timeout=_SECONDS).topics[name].error is None
+    if admin.list_topics(topic=name, timeout=_SECONDS).topics[name].error is not None:
+        create_topics(admin, [NewTopic(name, partitions, 1)], _SECONDS)
 
 
 def read_topic(bootstrap: str, name: str) -> Iterator[Message]:

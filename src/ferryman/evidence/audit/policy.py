@@ -6,9 +6,10 @@ from datetime import datetime
 from uuid import UUID
 
 from ferryman.evidence.audit.model import Facts, Horizon, Judged, Operation, Plain, Sums, Wrong
+from ferryman.evidence.messages import KINDS
 
 SUCCEEDED, FAILED, PENDING = "SUCCEEDED", "FAILED", "PENDING"
-COMMANDS = {"DEDUCT": "wallet.deduct", "CANCEL": "wallet.cancel", "REFUND": "wallet.refund"}
+COMMANDS = {operation: command for command, operation in KINDS.items()}
 """By what each kind of operation is asked for."""
 
 RECEIPTS_GONE = "receipts of the wallet that are past their retention"

@@ -19,6 +19,7 @@ from ferryman.evidence.audit.columns import Uuids
 from ferryman.evidence.audit.model import Books, Facts, Horizon, Operation, Page, Place, Request, Window
 from ferryman.evidence.audit.policy import COMMANDS
 from ferryman.evidence.databases import Connection, Databases
+from ferryman.evidence.messages import ANSWER
 from ferryman.runtime.desk import Desk
 from ferryman.runtime.settings import Settings
 from ferryman.runtime.uuids import derived
@@ -29,7 +30,6 @@ CUT_SECONDS = 5.0
 _FEW, _MANY = 1, 32
 """Attempts that are looked for at first, and when something was not found."""
 
-_ANSWER = "wallet/0"
 """What the id of a result follows from, beside its command's."""
 
 _NOT_FOUND = {"receipts.expired", "results.expired", "results.told"}
@@ -97,7 +97,7 @@ class Audit:
         """Counts what is plainly in order, which the servers tell by themselves; the rest is to be looked at."""
         commands = columns.derived(page.uuids, f"{COMMANDS['DEDUCT']}/1")
         with self.orchestrator() as db:
-            not_applied = store.not_applied(db, columns.derived(commands, _ANSWER))
+            not_applied = store.not_applied(db, columns.derived(commands, ANSWER))
         with self.wallet() as db:
             found, others = store.plain(db, page, commands, not_applied)
         for each in found:
@@ -137,7 +137,7 @@ class Audit:
             booked = {uuid: tuple(each) for uuid, each in groupby(rows, key=attrgetter("request_id"))}
             commands = [_commands(uuid, booked.get(uuid, ()), attempts) for uuid in ids]
             received = store.received(db, "wallet", [each for mine in commands for _, each in mine])
-        results = [[derived(each, _ANSWER) for _, each in mine] for mine in commands]
+        results = [[derived(each, ANSWER) for _, each in mine] for mine in commands]
         with self.orchestrator() as db:
             applied = store.received(db, "payments", [each for mine in results for each in mine])
             settled = store.settled(db, ids) if attempts == _MANY else set()

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from ferryman.evidence.reconcile.policy import ASKED
+from ferryman.evidence.messages import COMMANDS
 from ferryman.runtime import kafka
 from ferryman.runtime.settings import Kafka
 
@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
 
 _READERS = {"payments.commands": "wallet"}
-_WALLETS = [kind for kind, operation in ASKED.values() if operation]
 
 
 def lags(settings: Kafka) -> dict[str, str]:
@@ -21,8 +20,8 @@ def lags(settings: Kafka) -> dict[str, str]:
         admin = kafka.admin(settings, "reconcile")
         said = {topic: _lag(admin, topic, group, settings.timeout_seconds) for topic, group in _READERS.items()}
     except KafkaException as error:
-        return dict.fromkeys(_WALLETS, f"Kafka does not say how far it is read: {kafka.translate(error).message}")
-    return dict.fromkeys(_WALLETS, "; ".join(said.values()))
+        return dict.fromkeys(COMMANDS, f"Kafka does not say how far it is read: {kafka.translate(error).message}")
+    return dict.fromkeys(COMMANDS, "; ".join(said.values()))
 
 
 def _lag(admin: "AdminClient", topic: str, group: str, seconds: float) -> str:

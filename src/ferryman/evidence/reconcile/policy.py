@@ -7,6 +7,7 @@ its way: the outbox, the wallet's inbox.
 from dataclasses import replace
 from datetime import datetime
 
+from ferryman.evidence.messages import ASKED, KINDS
 from ferryman.evidence.reconcile.model import (
     EXHAUSTED,
     ORCHESTRATOR,
@@ -20,15 +21,6 @@ from ferryman.evidence.reconcile.model import (
     Standing,
 )
 from ferryman.runtime.times import moment, span
-
-ASKED = {
-    "DEDUCTING": ("wallet.deduct", "DEDUCT"),
-    "CANCELLING": ("wallet.cancel", "CANCEL"),
-    "REFUNDING": ("wallet.refund", "REFUND"),
-    "FULFILLING": ("fulfilment.request", None),
-    "RECALLING": ("fulfilment.cancel", None),
-}
-"""Of each state, the command whose answer it waits for, and the operation of the wallet that it names."""
 
 STUCK = "STUCK"
 _THERE = "FERRYMAN_DATABASE_URL=$FERRYMAN_PAYMENTS__WALLET_DATABASE_URL "
@@ -53,7 +45,7 @@ def _not_answered(known: Evidence, house: Standing) -> Case:
     if request.due_at is None and not known.literal:
         cause = Cause.NEEDS_PERSON
         said = f"attempts used up: {asked}, for the {request.attempt}. time, and never answered{_read(house, request)}"
-    elif ASKED[request.state][1] is None:
+    elif ASKED[request.state] not in KINDS:
         cause = Cause.WAITS_DOWNSTREAM
         said = f"{asked}; whoever fulfils has not answered{_overdue(request)}"
     elif house.receipts_seconds and (request.now - request.changed_at).total_seconds() > house.receipts_seconds:
@@ -81,7 +73,7 @@ def _stuck(known: Evidence) -> Case:
 
 
 def _never_published(known: Evidence, house: Standing, entry: Entry) -> Case:
-    request, said = known.request, f"its {ASKED[known.request.state][0]} is {_entry(entry)}"
+    request, said = known.request, f"its {ASKED[known.request.state]} is {_entry(entry)}"
     if entry.status == EXHAUSTED:
         return _asking(known, house, Cause.NEVER_PUBLISHED, f"{said}; it is not tried again")
     if entry.status == "DISCARDED":
@@ -182,7 +174,7 @@ def _entry(entry: Entry) -> str:
 
 
 def _read(house: Standing, request: Pending) -> str:
-    lag = house.lags.get(ASKED[request.state][0])
+    lag = house.lags.get(ASKED[request.state])
     return f" ({lag})" if lag else ""
 
 

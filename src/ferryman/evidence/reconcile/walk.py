@@ -7,6 +7,7 @@ from itertools import chain
 from uuid import UUID
 
 from ferryman.evidence.databases import Databases
+from ferryman.evidence.messages import ASKED, KINDS, result_of
 from ferryman.evidence.reconcile import store
 from ferryman.evidence.reconcile.model import (
     ORCHESTRATOR,
@@ -18,14 +19,13 @@ from ferryman.evidence.reconcile.model import (
     Pending,
     Standing,
 )
-from ferryman.evidence.reconcile.policy import ASKED, STUCK, judge
+from ferryman.evidence.reconcile.policy import STUCK, judge
 from ferryman.relay.operator import listing
 from ferryman.relay.operator.desk import Desk
 from ferryman.relay.store import standing
 from ferryman.relay.store.listing import last_position
 from ferryman.runtime.errors import FerrymanError
 from ferryman.runtime.settings import Settings
-from ferryman.runtime.uuids import derived
 from ferryman.schemas import active
 from ferryman.services.payments.literal import OUTBOX
 from ferryman.services.payments.rules import message_id
@@ -115,7 +115,7 @@ def gather(house: House, requests: Sequence[Pending]) -> list[Evidence]:
         literal = store.literal(db, ids, house.literal_limit)
     commands = {each.uuid: _commands(each, literal=each.uuid in literal) for each in requests}
     every = list(chain.from_iterable(commands.values()))
-    results = {command: derived(command, "wallet/0") for command in every}
+    results = {command: result_of(command) for command in every}
     with house.wallet.acting() as db:
         decided = _decided(requests, store.ledger(db, ids))
         receipts, rejected = store.receipts(db, "wallet", every), store.rejected(db, "wallet", every)
@@ -149,7 +149,7 @@ def _commands(request: Pending, *, literal: bool) -> list[UUID]:
     """The ids of what was asked last, the newest first; in the literal mode the first has the payment's own."""
     if request.state not in ASKED:
         return []
-    kind = ASKED[request.state][0]
+    kind = ASKED[request.state]
     oldest = max(1, request.attempt - _ATTEMPTS_LOOKED_AT + 1)
     return [
         request.uuid if literal and attempt == 1 else message_id(request.uuid, kind, attempt)
@@ -163,7 +163,7 @@ def _decided(requests: Sequence[Pending], operations: Iterable[Operation]) -> di
     found = {}
     for each in operations:
         state = wanted[each.request_id]
-        if (ASKED[state][1] == each.kind) if state != STUCK else (each.kind != "DEDUCT" and each.reason):
+        if (KINDS.get(ASKED[state]) == each.kind) if state != STUCK else (each.kind != "DEDUCT" and each.reason):
             found[each.request_id] = each
     return found
 
@@ -176,7 +176,9 @@ def _waiting_commands(
         return {}
     meant = [each for each in requests if each.uuid in ids]
     keys = {
-        (_topic(ASKED[each.state][0]), str(each.wallet_id if ASKED[each.state][1] else each.uuid)) for each in meant
+        (_topic(kind), str(each.wallet_id if kind in KINDS else each.uuid))
+        for each in meant
+        for kind in [ASKED[each.state]]
     }
     times = [each.changed_at for each in meant]
     return _unpublished(house.orchestrator, keys, list(ids.values()), min(times) - _BEFORE, max(times) + _AFTER)

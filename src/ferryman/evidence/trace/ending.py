@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from uuid import UUID
 
-from ferryman.evidence.trace.messages import asked_in, result_of
+from ferryman.evidence.messages import ASKED, result_of
 from ferryman.evidence.trace.model import ORCHESTRATOR, WALLET, Ending, Entry, Known, Operation, Payment, Side, Where
 from ferryman.runtime.times import moment, span
 from ferryman.services.payments.rules import message_id
@@ -79,7 +79,7 @@ def _failed(known: Known, payment: Payment) -> Ending:
 
 def _on_its_way(known: Known, payment: Payment) -> Ending:
     """Where the message stands whose answer would move it on."""
-    kind = asked_in(payment.state)
+    kind = ASKED.get(payment.state)
     assert kind is not None
     now = f"PENDING ({payment.state})"
     found = _chain(known, message_id(payment.id, kind, payment.attempt), ours=kind.startswith("fulfilment."))

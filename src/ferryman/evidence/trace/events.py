@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from ferryman.evidence.trace.messages import COMMANDS, FULFILMENTS, KINDS, RESULTS, Said, messages_of, result_of
+from ferryman.evidence.messages import COMMANDS, FULFILMENTS, KINDS, RESULTS, Said, messages_of, result_of
 from ferryman.evidence.trace.model import (
     KAFKA,
     ORCHESTRATOR,

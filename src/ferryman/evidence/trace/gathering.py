@@ -9,19 +9,19 @@ from uuid import UUID
 from ferryman.consumer.operator import looking as messages
 from ferryman.consumer.store import listing as inbox
 from ferryman.consumer.store import standing
-from ferryman.evidence.trace import journal, store
-from ferryman.evidence.trace.journal import Wanted
-from ferryman.evidence.trace.messages import (
+from ferryman.evidence.messages import (
+    ASKED,
     COMMANDS,
     EVENTS,
     FULFILMENTS,
     KINDS,
     RESULTS,
     Said,
-    asked_in,
     messages_of,
     results_of,
 )  # fmt: skip
+from ferryman.evidence.trace import journal, store
+from ferryman.evidence.trace.journal import Wanted
 from ferryman.evidence.trace.model import Entry, Known, Operation, Payment, Receipt, Rejection, Side, Stray, Verdict
 from ferryman.evidence.trace.opening import Desks
 from ferryman.relay.operator import listing
@@ -125,7 +125,7 @@ def _commands(known: Known, commands: Mapping[UUID, Said], took: Took, applied: 
     if payment := known.payment:
         moments += [payment.created_at, payment.changed_at]
         must.add(message_id(known.id, "wallet.deduct"))
-        if asked := asked_in(payment.state):
+        if asked := ASKED.get(payment.state):
             must.add(message_id(known.id, asked, payment.attempt))
     return Wanted(list(commands), str(known.id), (*COMMANDS, *FULFILMENTS, *EVENTS), moments, frozenset(must))
 

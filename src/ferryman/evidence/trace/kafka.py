@@ -13,7 +13,7 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from ferryman.evidence.trace.messages import COMMANDS, RESULTS
+from ferryman.evidence.messages import COMMANDS, RESULTS
 from ferryman.evidence.trace.model import Known, Seen, Side
 from ferryman.runtime.kafka import client_config, translate
 from ferryman.runtime.settings import Kafka

@@ -2,15 +2,20 @@
 
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
-from uuid import UUID, uuid5
+from uuid import UUID
 
+from ferryman.runtime.uuids import derived
 from ferryman.services.payments.rules import message_id
 
-COMMANDS = ("wallet.deduct", "wallet.cancel", "wallet.refund")
+KINDS = {"wallet.deduct": "DEDUCT", "wallet.cancel": "CANCEL", "wallet.refund": "REFUND"}
+"""Of each command for the wallet, the operation that it names in the ledger."""
+
+COMMANDS = tuple(KINDS)
 FULFILMENTS = ("fulfilment.request", "fulfilment.cancel")
 EVENTS = ("payment.requested", "payment.succeeded", "payment.failed")
 RESULTS = ("wallet.succeeded", "wallet.failed")
-KINDS = {"wallet.deduct": "DEDUCT", "wallet.cancel": "CANCEL", "wallet.refund": "REFUND"}
+ANSWER = "wallet/0"
+"""How the id of the wallet's result follows from its command's: a consumer's name, and the first that it reports."""
 
 _ATTEMPTS = 32
 """More than are made by themselves, with the settings as they come."""
@@ -37,16 +42,11 @@ def results_of(commands: Mapping[UUID, Said]) -> dict[UUID, UUID]:
 
 def result_of(command: UUID) -> UUID:
     """As a consumer gives ids to what it reports: the first, and only, of the wallet's."""
-    return uuid5(command, "wallet/0")
+    return derived(command, ANSWER)
 
 
-# What a payment is waiting for, in each state.
-_ASKED = {
+ASKED = {
     "DEDUCTING": "wallet.deduct", "CANCELLING": "wallet.cancel", "REFUNDING": "wallet.refund",
     "FULFILLING": "fulfilment.request", "RECALLING": "fulfilment.cancel",
 }  # fmt: skip
-
-
-def asked_in(state: str) -> str | None:
-    """The type of the command whose answer moves a payment on."""
-    return _ASKED.get(state)
+"""Of each state, the command whose answer moves a payment on."""
