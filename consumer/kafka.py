@@ -88,8 +88,9 @@ class Feed:
             self._client.close()
             self._client = None
 
-    def take(self, most: int, seconds: float) -> list[Record]:
-        """What is there; waits so long for the first."""
+    def take(self, most: int, seconds: float, gather_seconds: float = 0.0) -> list[Record]:
+        """What is there; waits so long for the first, and until so long from now for more."""
+        until = time.monotonic() + gather_seconds
         client = self._open()
         first = client.poll(seconds)
         if self._failure is not None:
@@ -97,7 +98,8 @@ class Feed:
             raise self._failure
         if first is None:
             return []
-        found = [first, *(client.consume(most - 1, 0) if most > 1 else ())]
+        left = max(0.0, until - time.monotonic())
+        found = [first, *(client.consume(most - 1, left) if most > 1 else ())]
         return [_record(message) for message in found if self._good(message)]
 
     def commit(self, positions: Mapping[Partition, int], *, wait: bool = False) -> None:

@@ -14,11 +14,12 @@ from ferryman.consumer.deadline import Deadline
 from ferryman.consumer.face import face_of
 from ferryman.consumer.kafka import Feed
 from ferryman.consumer.model import Partition
+from ferryman.consumer.policy import Policy
 from ferryman.consumer.retries import retry_topic
 from ferryman.consumer.store import keeping, starts
 from ferryman.consumer.store.receipts import Connection, Limits
 from ferryman.consumer.telling import Telling
-from ferryman.consumer.worker import Policy, Worker
+from ferryman.consumer.worker import Worker
 from ferryman.migrations import chains
 from ferryman.runtime import postgres
 from ferryman.runtime.backoff import Backoff

@@ -19,12 +19,13 @@ from ferryman.consumer.decoding import Decode, decode, poison_of, type_of
 from ferryman.consumer.face import Face
 from ferryman.consumer.kafka import Feed
 from ferryman.consumer.model import Partition, Poison, Received, Record
+from ferryman.consumer.policy import Policy
 from ferryman.consumer.store import receipts, starts
-from ferryman.consumer.store.receipts import DEFAULT_LIMITS, Connection, Limits
+from ferryman.consumer.store.receipts import Connection
 from ferryman.consumer.transaction import BatchTransaction, HandlerFailed, NotNow, Overtaken, received_only
 from ferryman.runtime import postgres
-from ferryman.runtime.backoff import Backoff
 from ferryman.runtime.errors import Transient, Unreachable
+from ferryman.runtime.pace import rest_seconds
 
 log = structlog.get_logger(__name__)
 
@@ -33,21 +34,6 @@ BUG, KILLER, UNKNOWN_TYPE, TIMED_OUT = "BUG", "KILLER", "UNKNOWN_TYPE", "TIMED_O
 
 class Undecided(Exception):
     """Nobody can tell yet what a record says: the registry that has its schema is away."""
-
-
-@dataclass(frozen=True, slots=True)
-class Policy:
-    """How much at once, how often again, how long."""
-
-    batch: int = 500
-    poll_seconds: float = 0.1
-    tries: int = 3
-    kills: int = 3
-    retry_seconds: float = 300.0
-    deadline_seconds: float = 30.0
-    most_bytes: int = 64 * 1024 * 1024
-    backoff: Backoff = field(default_factory=lambda: Backoff(base_seconds=0.2, cap_seconds=10))
-    limits: Limits = DEFAULT_LIMITS
 
 
 @dataclass(slots=True)
@@ -72,6 +58,7 @@ class Worker:
     _stuck: set[Partition] = field(default_factory=set)
     """Where something failed in this turn: what is behind it waits."""
     _turns: int = 0
+    _rested_at: float = 0.0
 
     def turn(self, connection: Connection, face: Face) -> int:
         """Takes what there is and handles some of it; how many messages have their verdict now."""
@@ -80,11 +67,13 @@ class Worker:
         ready = self.buffers.ready(now)
         wait = 0.0 if ready and not self.paused else min(self.policy.poll_seconds, self.buffers.next_due(now) or 1e9)
         self.before("poll")
-        self.buffers.add(self.feed.take(self.policy.batch, wait))
+        gather = 0.0 if ready or self.paused else max(0.0, self._rested_at - now)
+        self.buffers.add(self.feed.take(self.policy.batch, wait, gather))
         self.own(connection)  # what came may be of a partition that was assigned a moment ago
         if self.paused:
             return 0
-        records = self._portion(self.clock())
+        began = self.clock()
+        records = self._portion(began)
         if not records:
             return 0
         if self.consumer.mode == "at_most_once":
@@ -97,6 +86,8 @@ class Worker:
             self.feed.commit(
                 {place: self.buffers.by_place[place].position or 0 for place in {each.place for each in done}}
             )
+        ended = self.clock()
+        self._rested_at = ended + rest_seconds(ended - began, self.policy.rests)
         return len(done)
 
     def _hold_back(self, now: float) -> None:

@@ -12,8 +12,9 @@ from ferryman.consumer.api import Consumer
 from ferryman.consumer.buffers import Buffer, Buffers
 from ferryman.consumer.kafka import Feed
 from ferryman.consumer.model import Done, Partition, Poison, Received, Record, Retry
+from ferryman.consumer.policy import Policy
 from ferryman.consumer.transaction import HandlerFailed, NotNow
-from ferryman.consumer.worker import Policy, Undecided, Worker
+from ferryman.consumer.worker import Undecided, Worker
 from ferryman.runtime.errors import Transient
 
 OWN, LATER, PASSING, UNREADABLE = "own", "later", "passing", "unreadable"
@@ -25,13 +26,14 @@ def record(partition: int, offset: int) -> Record:
 
 
 class Clock:
-    """Each look at it takes a while: longer than any backoff."""
+    """Each look at it takes a while: longer than any backoff, unless it is told otherwise."""
 
-    def __init__(self) -> None:
+    def __init__(self, step: float = 7) -> None:
         self.now = 0.0
+        self.step = step
 
     def __call__(self) -> float:
-        self.now += 7
+        self.now += self.step
         return self.now
 
 
@@ -41,8 +43,10 @@ class Silent:
     def __init__(self, records: Sequence[Record]) -> None:
         self.coming = list(records)
         self.committed: dict[Partition, int] = {}
+        self.gathered: list[float] = []
 
-    def take(self, most: int, seconds: float) -> list[Record]:
+    def take(self, most: int, seconds: float, gather_seconds: float) -> list[Record]:
+        self.gathered.append(gather_seconds)
         came, self.coming = self.coming[:most], self.coming[most:]
         return came
 
@@ -153,3 +157,15 @@ def test_a_partition_with_much_to_do_does_not_starve_the_others() -> None:
     for _ in range(3):
         one.turn(NOTHING, NOTHING)
     assert (1, 0) in one.handled
+
+
+def test_behind_a_portion_that_took_all_there_was_it_gathers() -> None:
+    """While something waits it goes on at once."""
+    records = [record(0, offset) for offset in range(6)]
+    one = worker([], {}, batch=4)
+    one.buffers.own({records[0].place})
+    one.buffers.add(records)
+    one.clock = Clock(0.001)
+    for _ in range(3):
+        one.turn(NOTHING, NOTHING)
+    assert cast(Any, one.feed).gathered == [0, 0, pytest.approx(0.002)]

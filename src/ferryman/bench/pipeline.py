@@ -14,12 +14,10 @@ from ferryman.bench.figures import Figure, percentile
 from ferryman.bench.parts import Bench
 from ferryman.bench.processes import Child, ProcessFailed, running
 from ferryman.bench.quiet import quietest
-from ferryman.bench.scale import KEYS
+from ferryman.bench.scale import KEYS, PARTITIONS
 from ferryman.bench.spending import Connection, open_wallets
 from ferryman.runtime import kafka as runtime_kafka
 from ferryman.runtime.errors import Misconfigured
-from ferryman.schemas import OURS
-from ferryman.schemas.catalogue import load
 
 _TOPICS = ("payments.commands", "payments.events", "wallet.results", "fulfilments.results")
 _PACE = 1500
@@ -139,6 +137,6 @@ def _topics(bench: Bench) -> None:
             "this uses the topics payments.commands and wallet.results by their own names",
             remedy="name no servers, so that it brings up its own",
         )
-    admin, known = runtime_kafka.admin(bench.kafka, "bench"), load(OURS).topics
-    wanted = [NewTopic(name, known[name].partitions, 1) for name in _TOPICS]
+    admin = runtime_kafka.admin(bench.kafka, "bench")
+    wanted = [NewTopic(name, PARTITIONS, 1) for name in _TOPICS]
     runtime_kafka.create_topics(admin, wanted, bench.kafka.timeout_seconds)

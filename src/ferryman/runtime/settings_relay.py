@@ -55,7 +55,9 @@ class Relay(Section):
         0.05, "How long a worker publishes from its lanes before it writes down how far it came.", unit="seconds",
         gt=0, le=10, danger="a crash publishes up to so much again, with the same ids",
     )  # fmt: skip
-    pause_seconds: float = setting(0.002, "How long to wait for more when little came.", unit="seconds", gt=0, le=1)
+    pause_seconds: float = setting(
+        0.002, "How long to wait for more when little came, at least.", unit="seconds", gt=0, le=1
+    )
     idle_seconds: float = setting(
         0.075, "When nothing comes, how often to look: with one cheap statement, and no NOTIFY.", unit="seconds",
         gt=0, le=60, danger="the first entry after a quiet time waits for so long",

@@ -99,7 +99,7 @@ class MemoryFeed(Feed):
         self._next = {place: topics.committed.get(place, 0) for place in topics.records}
         self._held: set[Partition] = set()
 
-    def take(self, most: int, seconds: float) -> list[Record]:
+    def take(self, most: int, seconds: float, gather_seconds: float = 0.0) -> list[Record]:
         """Where nothing is there, the time that it would have waited is over at once."""
         found: list[Record] = []
         for place, records in self._topics.records.items():
