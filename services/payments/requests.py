@@ -1,10 +1,13 @@
 """Recording payments: the request and the message that has it done, in the writer's own transaction."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from uuid import UUID
 
-from ferryman import FerrymanError, Message, append_many
+from psycopg.pq import TransactionStatus
+
+from ferryman import FerrymanError, Message, append_many, encoded
 from ferryman.services.payments import literal, store
 from ferryman.services.payments.rules import Payment, Rules
 from ferryman.services.payments.store import Connection, Recorded, Request
@@ -24,8 +27,7 @@ def record(
     db: Connection, requests: Sequence[Request], rules: Rules, headers: Mapping[str, str] | None = None
 ) -> list[Recorded]:
     """Each payment once, however often it is sent; how each stands. All of them, or none."""
-    found, _ = _recorded(db, requests, rules, headers or {})
-    return found
+    return _recorded(db, requests, rules, headers or {})[0] if requests else []
 
 
 def record_one(
@@ -44,31 +46,49 @@ def _recorded(
     for each in requests:
         if wanted[each.uuid] != each:
             raise AnotherRequest(each.uuid)
-    if rules.literal:
-        literal.refuse_fulfilment(requests)
-    new = store.record(db, list(wanted.values()), None if rules.literal else rules.answer_seconds)
-    _send(db, [each for uuid, each in wanted.items() if uuid in new], rules, headers)
-    before = [uuid for uuid in wanted if uuid not in new]
-    found = {**new, **(store.find(db, before) if before else {})}
-    for uuid in before:
-        if found[uuid].request != wanted[uuid]:
-            raise AnotherRequest(uuid)
+    with nullcontext() if len(wanted) == 1 and not rules.literal else _together(db):
+        new = _new(db, list(wanted.values()), rules, headers)
+        before = [uuid for uuid in wanted if uuid not in new]
+        found = {**new, **(store.find(db, before) if before else {})}
+        for uuid in before:
+            if found[uuid].request != wanted[uuid]:
+                raise AnotherRequest(uuid)
     return [found[each.uuid] for each in requests], bool(new)
 
 
-def _send(db: Connection, new: Sequence[Request], rules: Rules, headers: Mapping[str, str]) -> None:
-    """In the writer's transaction: by the journal, or in the literal mode by its own table."""
-    if not new:
-        return
+def _new(
+    db: Connection, requests: Sequence[Request], rules: Rules, headers: Mapping[str, str]
+) -> Mapping[UUID, Recorded]:
+    """Those that were not there before: recorded, with what has them done, by the journal or by a table of its own.
+
+    One alone is recorded by one statement, which needs no transaction around it.
+    """
     if rules.literal:
-        literal.enqueue(db, new, rules, headers)
-        return
-    messages = [message for each in new for message in _messages(rules, each)]
-    append_many(db, [replace(each, headers=headers) for each in messages] if headers else messages)
+        literal.refuse_fulfilment(requests)
+        new = store.record(db, requests, None)
+        literal.enqueue(db, [each for each in requests if each.uuid in new], rules, headers)
+    elif len(requests) == 1:
+        messages = [encoded(each) for each in _messages(rules, requests[0], headers)]
+        new = store.record_one(db, requests[0], rules.answer_seconds, messages)
+    else:
+        new = store.record(db, requests, rules.answer_seconds)
+        append_many(db, [m for each in requests if each.uuid in new for m in _messages(rules, each, headers)])
+    return new
 
 
-def _messages(rules: Rules, request: Request) -> Sequence[Message]:
+@contextmanager
+def _together(db: Connection) -> Iterator[None]:
+    """All or nothing, on a connection in autocommit mode too."""
+    if db.autocommit and db.info.transaction_status == TransactionStatus.IDLE:
+        with db.transaction():
+            yield
+    else:
+        yield
+
+
+def _messages(rules: Rules, request: Request, headers: Mapping[str, str]) -> Sequence[Message]:
     payment = Payment(
         request.uuid, request.wallet_id, request.amount, request.currency, request.fulfil, "DEDUCTING", 1, None
     )
-    return rules.requested(payment, request.reference)
+    messages = rules.requested(payment, request.reference)
+    return [replace(each, headers=headers) for each in messages] if headers else messages

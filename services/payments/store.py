@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import datetime
+from functools import cache
 from typing import Any, NamedTuple, TypeAlias
 from uuid import UUID
 
@@ -24,6 +25,27 @@ ORDER BY n.uuid
 ON CONFLICT (uuid) DO NOTHING
 RETURNING uuid, wallet_id, amount, currency, fulfil, status, state, reason, created_at, changed_at
 """
+
+# What leaves with it is appended by the same statement, if the request is new: clients mostly send one at a time.
+_RECORD_ONE = """\
+-- payments.record_one
+WITH recorded AS (
+    INSERT INTO payments.requests (uuid, wallet_id, amount, currency, fulfil, due_at)
+    VALUES (%(uuid)b::uuid, %(wallet_id)b::uuid, %(amount)b::bigint, %(currency)b::text, %(fulfil)b::bool,
+            coalesce(clock_timestamp() + make_interval(secs => %(seconds)b::float8), 'infinity'))
+    ON CONFLICT (uuid) DO NOTHING
+    RETURNING uuid, wallet_id, amount, currency, fulfil, status, state, reason, created_at, changed_at
+){referred}
+SELECT recorded.*, {appended} FROM recorded
+"""
+_REFERRED = """, referred AS (
+    INSERT INTO payments.reference (uuid, reference) SELECT uuid, %(reference)b::text FROM recorded
+)"""
+_APPENDED = """\
+ferryman.outbox_append(
+    %(topic{n})b::text, %(key{n})b::text, %(type{n})b::text, %(payload{n})b::bytea, %(headers{n})b::text::jsonb,
+    %(id{n})b::uuid, content_type => %(content_type{n})b::text
+)"""
 
 _REFER = """\
 -- payments.refer
@@ -109,12 +131,30 @@ def record(db: Connection, requests: Sequence[Request], answer_seconds: float | 
     uuids, wallets, amounts, currencies, fulfils, _ = (list(column) for column in zip(*requests, strict=True))
     given = {"uuids": uuids, "wallets": wallets, "amounts": amounts, "currencies": currencies, "fulfils": fulfils,
              "seconds": answer_seconds}  # fmt: skip
-    said = {each.uuid: each.reference for each in requests}
     rows = db.cursor(row_factory=tuple_row).execute(_RECORD, given, binary=True).fetchall()
+    said = {each.uuid: each.reference for each in requests}
     new = {row[0]: Recorded._make((*row, said[row[0]])) for row in rows}
     if told := {uuid: reference for uuid, reference in said.items() if reference is not None and uuid in new}:
         db.execute(_REFER, {"uuids": list(told), "references": list(told.values())})
     return new
+
+
+def record_one(
+    db: Connection, request: Request, answer_seconds: float | None, messages: Sequence[Encoded]
+) -> dict[UUID, Recorded]:
+    """As `record`, and the messages are appended if it was not there before: all in one statement."""
+    given: dict[str, Any] = {**request._asdict(), "seconds": answer_seconds}
+    for n, message in enumerate(messages):
+        given |= {f"{name}{n}": value for name, value in message._asdict().items()}
+    statement = _record_one(len(messages), referred=request.reference is not None)
+    row = db.cursor(row_factory=tuple_row).execute(statement, given, binary=True).fetchone()
+    return {} if row is None else {request.uuid: Recorded._make((*row[: -len(messages)], request.reference))}
+
+
+@cache
+def _record_one(messages: int, *, referred: bool) -> str:
+    appended = ", ".join(_APPENDED.format(n=n) for n in range(messages))
+    return _RECORD_ONE.format(appended=appended, referred=_REFERRED if referred else "")
 
 
 def enqueue(db: Connection, messages: Sequence[tuple[UUID, Encoded]]) -> None:

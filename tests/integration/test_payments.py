@@ -10,6 +10,7 @@ import pytest
 
 from ferryman import use_schemas
 from ferryman.schemas import active
+from ferryman.services.payments import requests
 from ferryman.services.payments.requests import AnotherRequest
 from ferryman.services.payments.rules import Rules
 from ferryman.services.payments.store import Filters, Request, listed
@@ -71,6 +72,19 @@ def test_another_request_with_the_same_uuid_is_refused_and_nothing_stays_of_it(
     assert desk.db.execute("SELECT count(*) FROM payments.requests").fetchone() == (1,)
 
 
+def test_on_a_connection_in_autocommit_mode_it_is_all_or_nothing_too(desk: Desk) -> None:
+    """N1, N2."""
+    assert desk.db.autocommit
+    asked, innocent = (Request(uuid4(), uuid4(), amount, "EUR") for amount in (500, 1))
+    requests.record(desk.db, [asked], desk.rules)
+    with pytest.raises(AnotherRequest):
+        requests.record(desk.db, [innocent, asked._replace(amount=501)], desk.rules)
+    assert desk.kinds(asked) == ["wallet.deduct", "payment.requested"]
+    assert desk.kinds(innocent) == []
+    assert desk.db.execute("SELECT count(*) FROM payments.requests").fetchone() == (1,)
+    assert requests.record(desk.db, [], desk.rules) == []
+
+
 def test_two_clients_that_send_the_same_payments_at_once_record_each_once(
     desk: Desk, ferryman_database_url: str
 ) -> None:
@@ -78,6 +92,8 @@ def test_two_clients_that_send_the_same_payments_at_once_record_each_once(
 
     def send(batch: list[Request]) -> None:
         with psycopg.connect(ferryman_database_url) as db:
+            for each in batch[:10]:
+                Desk(db, desk.codecs).record(each)
             Desk(db, desk.codecs).record(*batch)
 
     clients = [threading.Thread(target=send, args=(batch,)) for batch in (wanted, wanted[::-1], wanted, wanted[::-1])]

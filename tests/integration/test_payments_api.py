@@ -440,7 +440,7 @@ def test_a_fault_is_answered_500_and_neither_the_answer_nor_the_log_quotes_what_
     def broken(*_: Any) -> Any:
         raise ValueError("DETAIL: Failing row contains (geheim)")
 
-    monkeypatch.setattr(store, "record", broken)
+    monkeypatch.setattr(store, "record_one", broken)
     refused = client.post(payment(reference="geheim"))
     assert (refused.status, refused.headers["Content-Type"]) == (500, "application/problem+json")
     assert "geheim" not in refused.body.decode() + logged.getvalue()

@@ -58,7 +58,8 @@ class Clients:
 
     def _work(self, share: list[Request], ready: threading.Barrier) -> None:
         try:
-            with psycopg.connect(self.wanted["database_url"]) as connection:
+            alone = self.wanted["per_transaction"] == 1  # then the statement that records it is its transaction
+            with psycopg.connect(self.wanted["database_url"], autocommit=alone) as connection:
                 ready.wait()
                 self._send(connection, share)
         except BaseException as error:
