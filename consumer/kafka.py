@@ -6,10 +6,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import structlog
-from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, TopicPartition
 from confluent_kafka import Consumer as Client
 
 from ferryman.consumer.model import Partition, Record
+from ferryman.consumer.retries import is_retry_topic
 from ferryman.runtime.errors import FerrymanError, Permanent
 from ferryman.runtime.kafka import client_config, translate
 from ferryman.runtime.settings import Kafka
@@ -70,14 +71,8 @@ class Feed:
         self.close()
         self.broken, self._failure = False, None
         self._paused.clear()
-        given = client_config(self.settings, self.group, **{"group.id": self.group})
-        config = {**_DEFAULTS, **given, **_INSISTED, "error_cb": self._heard}
-        if self.member:
-            config["group.instance.id"] = self.member
-        try:
-            self._client = Client(config)
-        except KafkaException as error:
-            raise translate(error) from error
+        name = {"group.instance.id": self.member} if self.member else {}
+        self._client = member(self.settings, self.group, error_cb=self._heard, **name)
         self._client.subscribe(
             list(self.topics), on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost
         )
@@ -150,7 +145,7 @@ class Feed:
             )
         if _is_fatal(error):
             raise _fatal(error)
-        if error.name() == "UNKNOWN_TOPIC_OR_PART" and ".retry." in (message.topic() or ""):
+        if error.name() == "UNKNOWN_TOPIC_OR_PART" and is_retry_topic(message.topic() or "", self.group):
             return False  # it is made when something is requeued for the first time
         self._heard(error)
         return False
@@ -159,17 +154,24 @@ class Feed:
         self.rebalances += 1
         try:
             known = client.committed(partitions, timeout=self.settings.timeout_seconds)
-            beginning = OFFSET_BEGINNING if self.start == "earliest" else OFFSET_END
-            starts = [
-                TopicPartition(each.topic, each.partition, each.offset if each.offset >= 0 else beginning)
-                for each in known
-            ]
+            if failed := [each.error for each in known if each.error]:
+                raise KafkaException(failed[0])
+            starts = [each if each.offset >= 0 else self._first(client, each) for each in known]
+            if ends := [each for each, before in zip(starts, known, strict=True) if each.offset >= 0 > before.offset]:
+                client.commit(offsets=ends, asynchronous=False)  # who comes after it begins there, and skips nothing
             self.assigned(_places(partitions))
             client.incremental_assign(starts)
         except KafkaException as error:
             self._failure = translate(error)
         except Exception as error:  # the client swallows what a callback raises: `take` raises it
             self._failure = error
+
+    def _first(self, client: Client, place: TopicPartition) -> TopicPartition:
+        """Where the group begins in a partition that it has not read. What is requeued is always new to it."""
+        if self.start == "earliest" or is_retry_topic(place.topic, self.group):
+            return TopicPartition(place.topic, place.partition, OFFSET_BEGINNING)
+        _, end = client.get_watermark_offsets(place, timeout=self.settings.timeout_seconds)
+        return TopicPartition(place.topic, place.partition, end)
 
     def _on_revoke(self, client: Client, partitions: list[TopicPartition]) -> None:
         self._given_up(self.revoked, partitions)
@@ -206,6 +208,15 @@ class Feed:
             return
         log.info("Kafka is back", consumer=self.group)
         self.problem = None
+
+
+def member(settings: Kafka, group: str, **ours: Any) -> Client:
+    """A client that may join the group, and has not yet."""
+    config = {**_DEFAULTS, **client_config(settings, group, **{"group.id": group}), **_INSISTED, **ours}
+    try:
+        return Client(config)
+    except KafkaException as error:
+        raise translate(error) from error
 
 
 def _is_fatal(error: KafkaError) -> bool:

@@ -11,6 +11,7 @@ from ferryman.consumer import metrics, window
 from ferryman.consumer.api import Consumer
 from ferryman.consumer.buffers import Buffers
 from ferryman.consumer.deadline import Deadline
+from ferryman.consumer.division import Division
 from ferryman.consumer.face import face_of
 from ferryman.consumer.kafka import Feed
 from ferryman.consumer.model import Partition
@@ -45,6 +46,7 @@ class ConsumerService:
     owners: Sequence[str] = (chains.ENGINE,)
     """Whose tables must be there."""
     _connection: Connection | None = None
+    _division: Division | None = None
     _to_own: set[Partition] = field(default_factory=set)
     _look_at: float = 0.0
     _keep_at: float = 0.0
@@ -75,6 +77,8 @@ class ConsumerService:
                     if worker.feed.broken:
                         self._begin_anew(worker)
         finally:
+            if self._division is not None:
+                self._division.close()
             worker.feed.close()
             telling.close()
 
@@ -101,6 +105,7 @@ class ConsumerService:
         )
         topics = [*self.consumer.topics, *(retry_topic(each, self.name) for each in self.consumer.topics)]
         feed = Feed(self.name, topics, self.settings.kafka, given.start, given.instance_id)
+        self._division = Division(self.name, topics, self.settings.kafka) if given.instance_id else None
         buffers = Buffers(given.buffer_bytes)
         feed.assigned, feed.revoked, feed.lost = (
             self._assigned(buffers),
@@ -148,6 +153,8 @@ class ConsumerService:
         def assigned(partitions: set[Partition]) -> None:
             buffers.own(partitions)
             self._to_own |= partitions
+            if self._division is not None:
+                self._division.look_soon()
 
         return assigned
 

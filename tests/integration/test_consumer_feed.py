@@ -2,15 +2,21 @@
 
 import threading
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import psycopg
 import pytest
 from confluent_kafka import Consumer as Client
 from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewPartitions
 
 from ferryman import Consumer, Done, Outcome, Received
 from ferryman.consumer import kafka
+from ferryman.consumer.division import Division
+from ferryman.consumer.retries import retry_topic
 from ferryman.consumer.service import ConsumerService
 from ferryman.runtime.life import Life
 from ferryman.runtime.settings import Settings
@@ -34,36 +40,106 @@ class Forgetful(Client):
         return super().committed(*arguments, **named)
 
 
+class Group:
+    """A consumer of one topic, which handles whatever comes; its service runs in this process."""
+
+    def __init__(self, kafka: str, url: str, **consumer: Any) -> None:
+        self.topic = create(kafka, partitions=3)
+        self.consumer = Consumer(f"feed-{self.topic}", [self.topic])
+        self.settings = Settings.model_validate(
+            {
+                "database_url": url,
+                "kafka": {"bootstrap_servers": kafka, "heartbeat.interval.ms": "300"},
+                "consumer": consumer,
+            }
+        )
+        self.producer = Producer(
+            {"bootstrap.servers": kafka, "log_level": 0, "topic.metadata.refresh.interval.ms": 200}
+        )
+
+        @self.consumer.handles("t")
+        def handle(_db: Database, _message: Received) -> Outcome:
+            return Done()
+
+    def send(self, many: int, partition: int = -1, topic: str = "") -> None:
+        producer = Producer({"bootstrap.servers": self.settings.kafka.bootstrap_servers, "log_level": 0})
+        for number in range(many):
+            headers: Any = [("ce_type", b"t"), ("ce_id", str(uuid.uuid4()).encode())]
+            producer.produce(topic or self.topic, b"x", str(number), partition, None, None, 0, headers)
+        assert producer.flush(10) == 0
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        life = Life(self.consumer.name)
+        running = threading.Thread(target=ConsumerService(self.consumer, self.settings).run, args=(life,))
+        running.start()
+        try:
+            yield
+        finally:
+            life.stopping.set()
+            running.join(20)
+        assert not running.is_alive()
+
+
 def test_a_group_that_cannot_say_how_far_it_is_is_joined_again_and_nothing_is_lost(
     ferryman_kafka: str, ferryman_database_url: str, ferryman_db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """N1, N9, N11: without an answer the partitions were never assigned, and what came meanwhile was passed over."""
     monkeypatch.setattr(kafka, "Client", Forgetful)
-    topic = create(ferryman_kafka, partitions=3)
-    consumer = Consumer(f"feed-{topic}", [topic])
-
-    @consumer.handles("t")
-    def handle(_db: Database, _message: Received) -> Outcome:
-        return Done()
-
-    producer = Producer({"bootstrap.servers": ferryman_kafka, "log_level": 0})
-    for number in range(60):
-        headers: Any = [("ce_type", b"t"), ("ce_id", str(uuid.uuid4()).encode())]
-        producer.produce(topic, b"x", str(number), headers=headers)
-    assert producer.flush(10) == 0
-    settings = Settings.model_validate(
-        {"database_url": ferryman_database_url, "kafka": {"bootstrap_servers": ferryman_kafka}}
-    )
-    life = Life(consumer.name)
-    running = threading.Thread(target=ConsumerService(consumer, settings).run, args=(life,))
-    running.start()
-    try:
+    group = Group(ferryman_kafka, ferryman_database_url)
+    group.send(60)
+    with group.running():
         poll_until(lambda: _verdicts(ferryman_db) == 60, "verdicts", 30)
-    finally:
-        life.stopping.set()
-        running.join(20)
     assert Forgetful.times == 0
-    assert not running.is_alive()
+
+
+def test_a_group_that_begins_at_the_end_skips_nothing_that_comes_later(
+    ferryman_kafka: str, ferryman_database_url: str, ferryman_db: Database
+) -> None:
+    """N1: a partition in which nothing was handled yet had no offset, and began at its end once more; what is requeued
+    comes to a topic that is new to the group.
+    """
+    group = Group(ferryman_kafka, ferryman_database_url, start="latest")
+    group.send(5)
+    with group.running():
+        poll_until(lambda: _owned(ferryman_db) == 3, "partitions")
+        group.send(1, partition=0)
+        poll_until(lambda: _verdicts(ferryman_db) == 1, "a verdict")
+    group.send(2, partition=2)
+    retry = create(ferryman_kafka, retry_topic(group.topic, group.consumer.name))
+    group.send(4, topic=retry)
+    with group.running():
+        poll_until(lambda: _verdicts(ferryman_db) == 7, "verdicts")
+
+
+@pytest.mark.slow
+def test_what_was_made_while_a_member_with_a_name_was_away_gets_an_owner(
+    ferryman_kafka: str, ferryman_database_url: str, ferryman_db: Database
+) -> None:
+    """N1, N11: it is given what it had, and no member looks at what else there is.
+
+    Slow, because the group is looked at twice, with seconds between.
+    """
+    group = Group(ferryman_kafka, ferryman_database_url, instance_id="one")
+    group.send(1, partition=1)
+    with group.running():
+        poll_until(lambda: _verdicts(ferryman_db) == 1, "a verdict")
+    admin = AdminClient({"bootstrap.servers": ferryman_kafka})
+    [made] = admin.create_partitions([NewPartitions(group.topic, 5)]).values()
+    made.result(10)
+    poll_until(lambda: len(admin.list_topics(group.topic).topics[group.topic].partitions) == 5, "partitions")
+    group.send(2, partition=4)
+    division = Division(group.consumer.name, [group.topic], group.settings.kafka)
+    with group.running():
+        poll_until(lambda: division.unowned(admin) == {(group.topic, 3), (group.topic, 4)}, "what nobody owns")
+        poll_until(lambda: _verdicts(ferryman_db) == 3, "verdicts", 30)
+        poll_until(lambda: not division.unowned(admin) and _owned(ferryman_db) == 5, "owners")
+
+
+def _owned(db: Database) -> int:
+    row = db.execute("SELECT count(*) FROM ferryman.inbox_start WHERE owned").fetchone()
+    assert row is not None
+    return int(row[0])
 
 
 def _verdicts(db: Database) -> int:

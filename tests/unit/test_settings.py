@@ -62,6 +62,11 @@ def test_a_secret_can_stand_in_a_file(tmp_path: Path) -> None:
     assert found.settings.kafka.properties == {"sasl.password": "geheim"}
 
 
+def test_a_property_with_an_underscore_of_its_own_can_stand_in_the_environment() -> None:
+    found = load({"FERRYMAN_KAFKA__LOG_LEVEL": "7", "FERRYMAN_KAFKA__SOCKET_KEEPALIVE_ENABLE": "true"})
+    assert found.settings.kafka.properties == {"log_level": "7", "socket.keepalive.enable": "true"}
+
+
 def test_a_value_and_its_file_at_once_are_refused(tmp_path: Path) -> None:
     (tmp_path / "url").write_text("x")
     said = problems({"FERRYMAN_REGISTRY_URL": "http://a", "FERRYMAN_REGISTRY_URL_FILE": str(tmp_path / "url")})

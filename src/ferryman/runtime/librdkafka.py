@@ -42,6 +42,15 @@ def names() -> frozenset[str]:
     return frozenset(files("ferryman.runtime").joinpath("librdkafka_properties.txt").read_text().split())
 
 
+def spelled(words: str) -> str | None:
+    """The property that an environment name stands for, which has underscores where the property has dots."""
+    known = {name.replace(".", "_"): name for name in names()}
+    if found := known.get(words):
+        return found
+    dotted = words.replace("_", ".")
+    return dotted if is_known(dotted) else None
+
+
 def is_known(name: str) -> bool:
     """A name that is not in our list may be newer than the list: then the installed library is asked."""
     return name in names() or _accepted(name)

@@ -77,7 +77,7 @@ class Consumer(Section):
     )
     start: Literal["earliest", "latest"] = setting(
         "earliest", "Where a group begins in a partition that it has never read.",
-        danger="with latest, what is there already is never handled",
+        danger="with latest, what is there already is never handled, nor what is in a new partition when it is seen",
     )  # fmt: skip
     instance_id: str | None = setting(
         None, "A name for this process that it keeps over restarts (static membership): no rebalance while it is away "

@@ -123,8 +123,8 @@ def _path(variable: str) -> tuple[str, ...] | None:
             model = named
             continue
         if model is Kafka and field is None:
-            dotted = part.replace("_", ".")
-            return (*parts[:depth], dotted) if last and librdkafka.is_known(dotted) else None
+            name = librdkafka.spelled(part) if last else None
+            return (*parts[:depth], name) if name else None
         inner = section_of(field) if field else None
         if field is None or (inner is None) != last:
             return None
