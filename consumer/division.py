@@ -22,7 +22,7 @@ log = structlog.get_logger(__name__)
 
 # Before the first look, and between two that must say the same: a group that divides its work takes less.
 _LOOK_SECONDS = 3.0
-_CLUSTER_AWAY_SECONDS = 60.0
+_LONGEST_SECONDS = 120.0
 _PASSING_SECONDS = 30.0
 
 
@@ -59,10 +59,10 @@ class Division:
                 try:
                     if not self._mend():
                         break
-                    wait = self.look_seconds
+                    wait = min(2 * wait, _LONGEST_SECONDS)  # a group that leaves it so each time is left in peace
                 except KafkaException as error:
                     log.info("the group's division is not known", consumer=self.group, error=str(error))
-                    wait = _CLUSTER_AWAY_SECONDS
+                    wait = _LONGEST_SECONDS
 
     def _mend(self) -> bool:
         """Whether there was something to mend."""
