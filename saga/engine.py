@@ -1,11 +1,13 @@
 """Sagas of one machine: results and timeouts move them, each once, in one transaction with the messages that follow."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Generic
 from uuid import UUID
 
 from ferryman.consumer.model import Done, Outcome, Received, Refused
+from ferryman.consumer.retries import retry_topic
 from ferryman.message import Message
 from ferryman.outbox import append_many
 from ferryman.runtime.errors import Misconfigured, Transient
@@ -15,8 +17,24 @@ from ferryman.saga.model import Move, RowT, Stray
 from ferryman.saga.store import Connection, Kept, Moved, Store
 
 
+@dataclass(frozen=True, slots=True)
+class Results:
+    """By which consumer results come, from which topic each type of them is believed, and of which saga one is.
+
+    Who may write to one topic has no word on what another brings; what is requeued comes by the consumer's own.
+    """
+
+    consumer: str
+    topics: Mapping[str, str]
+    of: Callable[[Received], UUID]
+
+    def believes(self, result: Received) -> bool:
+        topic = self.topics.get(result.type)
+        return topic is not None and result.topic in (topic, retry_topic(topic, self.consumer))
+
+
 class Sagas(Generic[RowT]):
-    """What a service writes of its saga: the machine, its row, whose a result is, and two pure rules.
+    """What a service writes of its saga: the machine, its row, where results come from, and two pure rules.
 
     `on_result` and `on_due` are given the saga as it stands, and answer with what becomes of it; they know no database
     and no clock. A result may come twice, late, or for nothing: whatever is no `Move` is a `Stray`.
@@ -26,28 +44,27 @@ class Sagas(Generic[RowT]):
         self,
         machine: Machine,
         row: type[RowT],
+        results: Results,
         *,
-        of: Callable[[Received], UUID],
         on_result: Callable[[RowT, Received], Move | Stray],
         on_due: Callable[[RowT], Move],
     ) -> None:
         self.machine = machine
         self.store = Store(machine, columns_of(row))
         self._row = row
-        self._of = of
+        self._results = results
         self._on_result = on_result
         self._on_due = on_due
 
     def apply(self, db: Connection, results: Sequence[Received]) -> list[Outcome]:
         """A batch of results, in their order: the outcome of each. What `handles_batch` wants."""
-        known = self._rows(self.store.lock(db, list({self._of(each) for each in results})))
+        known = self._rows(self.store.lock(db, list({self._results.of(each) for each in results})))
         work = _Work(self.machine, known)
         strays: list[Kept] = []
         outcomes: list[Outcome] = []
         for result in results:
-            key = self._of(result)
-            saga = known.get(key)
-            answer = self._on_result(saga, result) if saga is not None else Stray("UNKNOWN")
+            key = self._results.of(result)
+            answer = self._answer(known.get(key), result)
             if isinstance(answer, Move):
                 work.move(key, answer)
                 outcomes.append(Done())
@@ -80,6 +97,11 @@ class Sagas(Generic[RowT]):
             work.move(key, move)
         self._write(db, work)
         return len(moves)
+
+    def _answer(self, saga: RowT | None, result: Received) -> Move | Stray:
+        if saga is None:
+            return Stray("UNKNOWN")
+        return self._on_result(saga, result) if self._results.believes(result) else Stray("FORGED")
 
     def _rows(self, rows: Sequence[tuple[Any, ...]]) -> dict[UUID, RowT]:
         make: Any = self._row

@@ -55,8 +55,6 @@ CREATE TRIGGER payment_goes BEFORE UPDATE ON payments.requests FOR EACH ROW
         ('RECALLING', 'REFUNDING'),
         ('REFUNDING', 'FAILED'),
         ('REFUNDING', 'STUCK'),
-        ('STUCK', 'CANCELLING'),
-        ('STUCK', 'REFUNDING'),
         ('STUCK', 'FAILED')
     )))
     EXECUTE FUNCTION ferryman.saga_refuse('payment');

@@ -207,8 +207,10 @@ class Load:
             self.sent += len(batch)
 
     def _some(self) -> Request:
+        """Of a wallet that has enough or not; a few of one that is not there."""
         amount = self.dice.choice((1, 2, 3, 500, 10_000_000))
-        return Request(uuid4(), self.dice.choice(self.pipeline.wallets), amount, "EUR", self.dice.random() < 0.3)
+        of = self.dice.choice(self.pipeline.wallets) if self.dice.random() < 0.95 else uuid4()
+        return Request(uuid4(), of, amount, "EUR", self.dice.random() < 0.3)
 
     def await_sent(self, more: int, seconds: float = 30) -> None:
         wanted = self.sent + more
