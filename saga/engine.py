@@ -11,7 +11,7 @@ from ferryman.consumer.retries import retry_topic
 from ferryman.message import Message
 from ferryman.outbox import append_many
 from ferryman.runtime.errors import Misconfigured, Transient
-from ferryman.saga import metrics
+from ferryman.saga import metrics, telling
 from ferryman.saga.machine import Machine
 from ferryman.saga.model import Move, RowT, Stray
 from ferryman.saga.store import Connection, Kept, Moved, Store
@@ -55,6 +55,7 @@ class Sagas(Generic[RowT]):
         self._results = results
         self._on_result = on_result
         self._on_due = on_due
+        metrics.begin(machine.name)
 
     def apply(self, db: Connection, results: Sequence[Received]) -> list[Outcome]:
         """A batch of results, in their order: the outcome of each. What `handles_batch` wants."""
@@ -66,8 +67,7 @@ class Sagas(Generic[RowT]):
             key = self._results.of(result)
             answer = self._answer(known.get(key), result)
             if isinstance(answer, Move):
-                work.move(key, answer)
-                outcomes.append(Done())
+                outcomes.append(Applied(work.move(key, answer)))
             else:
                 work.messages += answer.messages
                 strays.append(Kept(result.id, key, answer.why, result.type, _plain(result.data)))
@@ -75,27 +75,35 @@ class Sagas(Generic[RowT]):
         self._write(db, work)
         if strays:
             self.store.keep_strays(db, strays)
-            metrics.strays(self.machine.name, [each.why for each in strays])
         return outcomes
 
-    def due(self, db: Connection, most: int = 500) -> int:
-        """Moves those whose time has come, in the caller's transaction; how many."""
+    def tell(self, handled: Sequence[tuple[Received, Done | Refused]]) -> None:
+        """Counts what a batch did, once that is committed. What `after_commit` wants."""
+        outcomes = [outcome for _, outcome in handled]
+        telling.moved(self.machine, [each.moved for each in outcomes if isinstance(each, Applied)])
+        metrics.strays(self.machine.name, [each.reason for each in outcomes if isinstance(each, Refused)])
+
+    def tell_due(self, moved: Sequence[Moved]) -> None:
+        """As `tell`, of what `due` did."""
+        metrics.TIMEOUTS.labels(self.machine.name).inc(len(moved))
+        telling.moved(self.machine, moved)
+
+    def due(self, db: Connection, most: int = 500) -> list[Moved]:
+        """Moves those whose time has come, in the caller's transaction; `tell_due` is told when that is committed."""
         known = self._rows(self.store.due(db, most))
         work = _Work(self.machine, known)
-        for key, saga in list(known.items()):
-            work.move(key, self._on_due(saga))
+        moved = [work.move(key, self._on_due(saga)) for key, saga in list(known.items())]
         self._write(db, work)
-        metrics.TIMEOUTS.labels(self.machine.name).inc(len(known))
-        return len(known)
+        return moved
 
     def act(self, db: Connection, keys: Sequence[UUID], rule: Callable[[RowT], Move | None]) -> int:
         """Moves those of these sagas that the rule gives a move, in the caller's transaction; how many."""
         known = self._rows(self.store.lock(db, list(keys)))
         work = _Work(self.machine, known)
         moves = {key: move for key, saga in known.items() if (move := rule(saga))}
-        for key, move in moves.items():
-            work.move(key, move)
+        moved = [work.move(key, move) for key, move in moves.items()]
         self._write(db, work)
+        telling.moved(self.machine, moved)
         return len(moves)
 
     def _answer(self, saga: RowT | None, result: Received) -> Move | Stray:
@@ -114,7 +122,16 @@ class Sagas(Generic[RowT]):
                 raise Transient(f"a saga of {self.machine.name} was moved by another process meanwhile")
         if work.messages:
             append_many(db, work.messages)
-        metrics.moved(self.machine.name, [each.state for moved in work.rounds for each in moved])
+
+
+class Applied(Done):
+    """With the step that it made."""
+
+    __slots__ = ("moved",)
+
+    def __init__(self, moved: Moved) -> None:
+        super().__init__()
+        self.moved = moved
 
 
 class _Work(Generic[RowT]):
@@ -127,7 +144,7 @@ class _Work(Generic[RowT]):
         self._known = known
         self._steps: dict[UUID, int] = {}
 
-    def move(self, key: UUID, move: Move) -> None:
+    def move(self, key: UUID, move: Move) -> Moved:
         saga: Any = self._known[key]
         if not self._machine.may(saga.state, move.state):
             raise ValueError(f"a rule of {self._machine.name} leads from {saga.state} to {move.state}: no such way")
@@ -135,9 +152,11 @@ class _Work(Generic[RowT]):
         self._steps[key] = step + 1
         if step == len(self.rounds):
             self.rounds.append([])
-        self.rounds[step].append(Moved(key, saga.state, move.state, move.attempt, move.reason, move.due_seconds))
+        moved = Moved(key, saga.state, move.state, move.attempt, move.reason, move.due_seconds)
+        self.rounds[step].append(moved)
         self.messages += move.messages
         self._known[key] = saga._replace(state=move.state, attempt=move.attempt, reason=move.reason)
+        return moved
 
 
 def columns_of(row: type[tuple[Any, ...]]) -> tuple[str, ...]:

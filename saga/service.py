@@ -77,16 +77,18 @@ class DueLoop:
                 moved = self.sagas.due(connection, _MOST)
         except psycopg.Error as error:
             raise postgres.translate(error) from error
+        self.sagas.tell_due(moved)
         if time.monotonic() >= self._count_at:
             self._count_at = time.monotonic() + _COUNT_SECONDS
             self._measure(connection)
-        return moved
+        return len(moved)
 
     def _measure(self, connection: Connection) -> None:
         machine = self.sagas.machine
         counted = self.sagas.store.count(connection)
         for state in machine.states:
             if state not in machine.terminals:
-                metrics.ON_THEIR_WAY.labels(machine.name, state).set(counted.get(state, 0))
+                metrics.ON_THEIR_WAY.labels(machine.name, state).set(counted.get((state, False), 0))
+                metrics.WAITING_FOR_PERSON.labels(machine.name, state).set(counted.get((state, True), 0))
         metrics.OVERDUE.labels(machine.name).set(max(0.0, -(self.sagas.store.next_due_seconds(connection) or 0.0)))
         self.sagas.store.forget_strays(connection, self.settings.consumer.receipts_retention_seconds)

@@ -44,7 +44,7 @@ WHERE s.{key} = n.key AND s.state = n.before
 
 _COUNT = """\
 -- saga.count
-SELECT state, count(*) FROM {table} WHERE due_at IS NOT NULL GROUP BY state
+SELECT state, due_at = 'infinity', count(*) FROM {table} WHERE due_at IS NOT NULL GROUP BY 1, 2
 """
 
 _KEEP_STRAYS = """\
@@ -122,9 +122,9 @@ class Store:
                  "dues": dues, "terminals": self._terminals}  # fmt: skip
         return db.execute(self._move, given).rowcount
 
-    def count(self, db: Connection) -> dict[str, int]:
-        """How many are on their way, by state."""
-        return dict(_rows(db, self._count, {}))
+    def count(self, db: Connection) -> dict[tuple[str, bool], int]:
+        """How many are not over, by state and by whether they wait for a person."""
+        return {(state, person): many for state, person, many in _rows(db, self._count, {})}
 
     def keep_strays(self, db: Connection, kept: Sequence[Kept]) -> None:
         messages, sagas, whys, types, data = (list(column) for column in zip(*kept, strict=True))

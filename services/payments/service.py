@@ -16,7 +16,8 @@ RESULTS = {
     "fulfilment.accepted": "fulfilments.results",
     "fulfilment.refused": "fulfilments.results",
 }
-"""Whoever fulfils may write to its own topic, and has no word on the wallet's money."""
+"""Of each type its topic: whoever fulfils may write to its own, and has no word on the wallet's money."""
+TOPICS = tuple(sorted(set(RESULTS.values())))
 
 
 def sagas(rules: Rules) -> Sagas[Payment]:
@@ -26,9 +27,9 @@ def sagas(rules: Rules) -> Sagas[Payment]:
 
 def consumer(engine: Sagas[Payment]) -> Consumer:
     """Applies results; a duplicate is answered by nobody, so nothing is reported again."""
-    topics = sorted(set(RESULTS.values()))
-    made = Consumer(NAME, topics, connection=psycopg.Connection, unknown="reject", rereport=False)
+    made = Consumer(NAME, TOPICS, connection=psycopg.Connection, unknown="reject", rereport=False)
     made.handles_batch(*RESULTS)(engine.apply)
+    made.after_commit(engine.tell)
     return made
 
 

@@ -210,7 +210,7 @@ def audited(pipeline: Pipeline, payments: int) -> None:
         audit = pipeline.ferryman.run("audit", "--json", env=pipeline.both())
         assert audit.wait() == 0, audit.transcript()
         assert audit.json["verdict"] == "ok"
-        return sum(audit.json["counts"]["requests"].values()) == payments
+        return bool(sum(audit.json["counts"]["requests"].values()) == payments)
 
     poll_until(said, f"audit of {payments} payments", 30)
 

@@ -358,7 +358,7 @@ def test_two_loops_take_each_payment_that_is_due_once(desk: Desk, ferryman_datab
 
     def turn() -> None:
         with psycopg.connect(ferryman_database_url) as db:
-            moved.append(desk.sagas.due(db, 30))
+            moved.append(len(desk.sagas.due(db, 30)))
 
     loops = [threading.Thread(target=turn) for _ in range(3)]
     for each in loops:

@@ -62,7 +62,7 @@ def test_a_request_may_remain_pending_forever(desk: Desk) -> None:
     asked = desk.request()
     assert desk.db.execute("SELECT due_at = 'infinity' FROM payments.requests").fetchone() == (True,)
     with desk.db.transaction():
-        assert desk.sagas.due(desk.db) == 0
+        assert desk.sagas.due(desk.db) == []
     assert desk.stands(asked) == ("DEDUCTING", "PENDING", None)
 
 
