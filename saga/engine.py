@@ -4,7 +4,6 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic
-from uuid import UUID
 
 from ferryman.consumer.model import Done, Outcome, Received, Refused
 from ferryman.consumer.retries import retry_topic
@@ -13,7 +12,7 @@ from ferryman.outbox import append_many
 from ferryman.runtime.errors import Misconfigured, Transient
 from ferryman.saga import metrics, telling
 from ferryman.saga.machine import Machine
-from ferryman.saga.model import Move, RowT, Stray
+from ferryman.saga.model import Key, Move, RowT, Stray
 from ferryman.saga.store import Connection, Kept, Moved, Store
 
 
@@ -26,7 +25,7 @@ class Results:
 
     consumer: str
     topics: Mapping[str, str]
-    of: Callable[[Received], UUID]
+    of: Callable[[Received], Key]
 
     def believes(self, result: Received) -> bool:
         topic = self.topics.get(result.type)
@@ -96,7 +95,7 @@ class Sagas(Generic[RowT]):
         self._write(db, work)
         return moved
 
-    def act(self, db: Connection, keys: Sequence[UUID], rule: Callable[[RowT], Move | None]) -> int:
+    def act(self, db: Connection, keys: Sequence[Key], rule: Callable[[RowT], Move | None]) -> int:
         """Moves those of these sagas that the rule gives a move, in the caller's transaction; how many."""
         known = self._rows(self.store.lock(db, list(keys)))
         work = _Work(self.machine, known)
@@ -111,7 +110,7 @@ class Sagas(Generic[RowT]):
             return Stray("UNKNOWN")
         return self._on_result(saga, result) if self._results.believes(result) else Stray("FORGED")
 
-    def _rows(self, rows: Sequence[tuple[Any, ...]]) -> dict[UUID, RowT]:
+    def _rows(self, rows: Sequence[tuple[Any, ...]]) -> dict[Key, RowT]:
         make: Any = self._row
         return {row[0]: make(*row) for row in rows}
 
@@ -137,14 +136,14 @@ class Applied(Done):
 class _Work(Generic[RowT]):
     """What a batch comes to."""
 
-    def __init__(self, machine: Machine, known: dict[UUID, RowT]) -> None:
+    def __init__(self, machine: Machine, known: dict[Key, RowT]) -> None:
         self.rounds: list[list[Moved]] = []
         self.messages: list[Message] = []
         self._machine = machine
         self._known = known
-        self._steps: dict[UUID, int] = {}
+        self._steps: dict[Key, int] = {}
 
-    def move(self, key: UUID, move: Move) -> Moved:
+    def move(self, key: Key, move: Move) -> Moved:
         saga: Any = self._known[key]
         if not self._machine.may(saga.state, move.state):
             raise ValueError(f"a rule of {self._machine.name} leads from {saga.state} to {move.state}: no such way")

@@ -1,6 +1,7 @@
 """All SQL of sagas, compiled once for each machine's table."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any, NamedTuple, TypeAlias
 from uuid import UUID
 
@@ -9,49 +10,51 @@ from psycopg import sql
 from psycopg.rows import tuple_row
 from psycopg.types.json import Jsonb
 
-from ferryman.saga.machine import Machine
+from ferryman.saga.machine import KeyType, Machine
+from ferryman.saga.model import Key
 
 Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
 
 # In the order of their keys, so that two batches with the same sagas wait for one another and do not deadlock.
 _LOCK = """\
 -- saga.lock
-SELECT {columns} FROM {table} WHERE {key} = ANY (%(keys)b::uuid[]) ORDER BY {key} FOR UPDATE
+SELECT {columns} FROM {table} WHERE {key} = ANY (%(keys)b::{key_type}[]) ORDER BY {key} FOR UPDATE
 """
 
 _DUE = """\
 -- saga.due
-SELECT {columns} FROM {table} WHERE due_at <= clock_timestamp() ORDER BY due_at LIMIT %(most)s FOR UPDATE SKIP LOCKED
+SELECT {columns} FROM {table} WHERE {due_at} <= clock_timestamp()
+ORDER BY {due_at} LIMIT %(most)s FOR UPDATE SKIP LOCKED
 """
 
 _NEXT_DUE = """\
 -- saga.next_due
-SELECT extract(epoch FROM due_at - clock_timestamp())::float8 FROM {table}
-WHERE due_at < 'infinity' ORDER BY due_at LIMIT 1
+SELECT extract(epoch FROM {due_at} - clock_timestamp())::float8 FROM {table}
+WHERE {due_at} < 'infinity' ORDER BY {due_at} LIMIT 1
 """
 
 _MOVE = """\
 -- saga.move
 UPDATE {table} s
-SET state = n.state, attempt = n.attempt, reason = n.reason,
-    due_at = CASE WHEN n.state <> ALL (%(terminals)s)
+SET {state} = n.state, {attempt} = n.attempt, {reason} = n.reason,
+    {due_at} = CASE WHEN n.state <> ALL (%(terminals)s)
                   THEN coalesce(clock_timestamp() + make_interval(secs => n.due), 'infinity') END,
-    changed_at = clock_timestamp()
-FROM unnest(%(keys)b::uuid[], %(before)b::text[], %(states)b::text[], %(attempts)b::integer[], %(reasons)b::text[],
-            %(dues)b::float8[]) n (key, before, state, attempt, reason, due)
-WHERE s.{key} = n.key AND s.state = n.before
+    {changed_at} = clock_timestamp()
+FROM unnest(%(keys)b::{key_type}[], %(before)b::text[], %(states)b::text[], %(attempts)b::integer[],
+            %(reasons)b::text[], %(dues)b::float8[]) n (key, before, state, attempt, reason, due)
+WHERE s.{key} = n.key AND s.{state} = n.before
 """
 
 _COUNT = """\
 -- saga.count
-SELECT state, due_at = 'infinity', count(*) FROM {table} WHERE due_at IS NOT NULL GROUP BY 1, 2
+SELECT {state}, {due_at} = 'infinity', count(*) FROM {table} WHERE {due_at} IS NOT NULL GROUP BY 1, 2
 """
 
 _KEEP_STRAYS = """\
 -- saga.keep_strays
-INSERT INTO ferryman.saga_stray (machine, message_id, saga_id, why, type, data)
+INSERT INTO ferryman.saga_stray (machine, message_id, {stray_key}, why, type, data)
 SELECT %(machine)s, n.message_id, n.saga_id, n.why, n.type, n.data
-FROM unnest(%(messages)s::uuid[], %(sagas)s::uuid[], %(whys)s::text[], %(types)s::text[], %(data)s::jsonb[])
+FROM unnest(%(messages)s::uuid[], %(sagas)s::{key_type}[], %(whys)s::text[], %(types)s::text[], %(data)s::jsonb[])
      n (message_id, saga_id, why, type, data)
 ORDER BY n.message_id
 ON CONFLICT (machine, message_id) DO NOTHING
@@ -64,10 +67,13 @@ WHERE machine = %(machine)s AND came_at < clock_timestamp() - make_interval(secs
 """
 
 
+_STRAY_KEYS: Mapping[KeyType, str] = {"uuid": "saga_id", "bigint": "saga_number"}
+
+
 class Moved(NamedTuple):
     """One saga's step: where it was, and what is to stand in its row."""
 
-    key: UUID
+    key: Key
     before: str
     state: str
     attempt: int
@@ -79,7 +85,7 @@ class Kept(NamedTuple):
     """A result that was applied to nothing."""
 
     message_id: UUID
-    saga_id: UUID
+    saga: Key
     why: str
     type: str
     data: dict[str, Any]
@@ -89,10 +95,14 @@ class Store:
     """The statements of one machine."""
 
     def __init__(self, machine: Machine, columns: Sequence[str]) -> None:
+        ours = asdict(machine.columns)
         names = {
             "table": sql.Identifier(*machine.table.split(".")),
             "key": sql.Identifier(machine.key),
-            "columns": sql.SQL(", ").join(map(sql.Identifier, columns)),
+            "key_type": sql.SQL(machine.key_type),
+            "stray_key": sql.Identifier(_STRAY_KEYS[machine.key_type]),
+            "columns": sql.SQL(", ").join(sql.Identifier(ours.get(each, each)) for each in columns),
+            **{name: sql.Identifier(column) for name, column in ours.items()},
         }
 
         def compiled(text: str) -> str:
@@ -100,9 +110,9 @@ class Store:
 
         self._machine, self._terminals = machine.name, list(machine.terminals)
         self._lock, self._due, self._next_due = compiled(_LOCK), compiled(_DUE), compiled(_NEXT_DUE)
-        self._move, self._count = compiled(_MOVE), compiled(_COUNT)
+        self._move, self._count, self._keep_strays = compiled(_MOVE), compiled(_COUNT), compiled(_KEEP_STRAYS)
 
-    def lock(self, db: Connection, keys: Sequence[UUID]) -> list[tuple[Any, ...]]:
+    def lock(self, db: Connection, keys: Sequence[Key]) -> list[tuple[Any, ...]]:
         """Those of these sagas that there are, nobody else's until the transaction ends."""
         return _rows(db, self._lock, {"keys": list(keys)})
 
@@ -130,7 +140,7 @@ class Store:
         messages, sagas, whys, types, data = (list(column) for column in zip(*kept, strict=True))
         given = {"machine": self._machine, "messages": messages, "sagas": sagas, "whys": whys, "types": types,
                  "data": [Jsonb(each) for each in data]}  # fmt: skip
-        db.execute(_KEEP_STRAYS, given)
+        db.execute(self._keep_strays, given)
 
     def forget_strays(self, db: Connection, seconds: float) -> int:
         return db.execute(_FORGET_STRAYS, {"machine": self._machine, "seconds": seconds}).rowcount

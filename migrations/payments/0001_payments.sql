@@ -36,10 +36,10 @@ ALTER TABLE payments.requests ADD CONSTRAINT payment_states CHECK (state IN ('DE
 ALTER TABLE payments.requests ADD CONSTRAINT payment_waits CHECK ((due_at IS NULL) = (state IN ('SUCCEEDED', 'FAILED')));
 CREATE TRIGGER payment_begins BEFORE INSERT ON payments.requests FOR EACH ROW
     WHEN (NEW.state <> 'DEDUCTING')
-    EXECUTE FUNCTION ferryman.saga_refuse('payment');
+    EXECUTE FUNCTION ferryman.saga_refuse('payment', 'state');
 CREATE TRIGGER payment_ended BEFORE UPDATE ON payments.requests FOR EACH ROW
     WHEN (OLD.state IN ('SUCCEEDED', 'FAILED'))
-    EXECUTE FUNCTION ferryman.saga_refuse('payment');
+    EXECUTE FUNCTION ferryman.saga_refuse('payment', 'state');
 CREATE TRIGGER payment_goes BEFORE UPDATE ON payments.requests FOR EACH ROW
     WHEN (OLD.uuid <> NEW.uuid OR (OLD.state <> NEW.state AND (OLD.state, NEW.state) NOT IN (
         ('DEDUCTING', 'SUCCEEDED'),
@@ -57,13 +57,13 @@ CREATE TRIGGER payment_goes BEFORE UPDATE ON payments.requests FOR EACH ROW
         ('REFUNDING', 'STUCK'),
         ('STUCK', 'FAILED')
     )))
-    EXECUTE FUNCTION ferryman.saga_refuse('payment');
+    EXECUTE FUNCTION ferryman.saga_refuse('payment', 'state');
 CREATE TRIGGER payment_stays BEFORE DELETE ON payments.requests FOR EACH ROW
     WHEN (OLD.state NOT IN ('SUCCEEDED', 'FAILED') OR
           current_setting('ferryman.archiving', true) IS DISTINCT FROM 'payment')
-    EXECUTE FUNCTION ferryman.saga_refuse('payment');
+    EXECUTE FUNCTION ferryman.saga_refuse('payment', 'state');
 CREATE TRIGGER payment_all_stay BEFORE TRUNCATE ON payments.requests FOR EACH STATEMENT
-    EXECUTE FUNCTION ferryman.saga_refuse('payment');
+    EXECUTE FUNCTION ferryman.saga_refuse('payment', 'state');
 CREATE INDEX payment_due ON payments.requests (due_at) WHERE due_at IS NOT NULL;
 
 -- Gives out the rows that ended before that time, and removes them: for whoever keeps them elsewhere.
