@@ -89,7 +89,14 @@ class Sagas(Generic[RowT]):
 
     def due(self, db: Connection, most: int = 500) -> list[Moved]:
         """Moves those whose time has come, in the caller's transaction; `tell_due` is told when that is committed."""
-        known = self._rows(self.store.due(db, most))
+        return self._move_due(db, self.store.due(db, most))
+
+    def due_one(self, db: Connection, key: Key) -> list[Moved]:
+        """As `due`, of this one."""
+        return self._move_due(db, self.store.due_one(db, key))
+
+    def _move_due(self, db: Connection, rows: Sequence[tuple[Any, ...]]) -> list[Moved]:
+        known = self._rows(rows)
         work = _Work(self.machine, known)
         moved = [work.move(key, self._on_due(saga)) for key, saga in list(known.items())]
         self._write(db, work)

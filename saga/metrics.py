@@ -14,6 +14,9 @@ STRAYS = _METERS.counter(
     "strays_total", "Results that were applied to nothing: LATE, UNKNOWN or FORGED.", ["machine", "why"]
 )
 TIMEOUTS = _METERS.counter("timeouts_total", "Sagas that were looked at because their time had come.")
+UNMOVED = _METERS.counter(
+    "unmoved_total", "Times that a saga could not be moved when its time had come; the log says which, and why."
+)
 ON_THEIR_WAY = _METERS.gauge("on_their_way", "Sagas that go on by themselves, by state.", ["machine", "state"])
 WAITING_FOR_PERSON = _METERS.gauge(
     "waiting_for_person", "Sagas that nothing moves before a person acts, by state.", ["machine", "state"]

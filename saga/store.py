@@ -27,6 +27,22 @@ SELECT {columns} FROM {table} WHERE {due_at} <= clock_timestamp()
 ORDER BY {due_at} LIMIT %(most)s FOR UPDATE SKIP LOCKED
 """
 
+_DUE_KEYS = """\
+-- saga.due_keys
+SELECT {key} FROM {table} WHERE {due_at} <= clock_timestamp() ORDER BY {due_at} LIMIT %(most)s
+"""
+
+_DUE_ONE = """\
+-- saga.due_one
+SELECT {columns} FROM {table} WHERE {key} = %(key)s AND {due_at} <= clock_timestamp() FOR UPDATE SKIP LOCKED
+"""
+
+_POSTPONE = """\
+-- saga.postpone
+UPDATE {table} SET {due_at} = clock_timestamp() + make_interval(secs => %(seconds)s)
+WHERE {key} = %(key)s AND {due_at} <= clock_timestamp()
+"""
+
 _NEXT_DUE = """\
 -- saga.next_due
 SELECT extract(epoch FROM {due_at} - clock_timestamp())::float8 FROM {table}
@@ -110,6 +126,7 @@ class Store:
 
         self._machine, self._terminals = machine.name, list(machine.terminals)
         self._lock, self._due, self._next_due = compiled(_LOCK), compiled(_DUE), compiled(_NEXT_DUE)
+        self._due_keys, self._due_one, self._postpone = compiled(_DUE_KEYS), compiled(_DUE_ONE), compiled(_POSTPONE)
         self._move, self._count, self._keep_strays = compiled(_MOVE), compiled(_COUNT), compiled(_KEEP_STRAYS)
 
     def lock(self, db: Connection, keys: Sequence[Key]) -> list[tuple[Any, ...]]:
@@ -119,6 +136,18 @@ class Store:
     def due(self, db: Connection, most: int) -> list[tuple[Any, ...]]:
         """Those that have waited long enough and that nobody else has in hand."""
         return _rows(db, self._due, {"most": most})
+
+    def due_keys(self, db: Connection, most: int) -> list[Key]:
+        """Whose time has come, whoever has them in hand."""
+        return [key for (key,) in _rows(db, self._due_keys, {"most": most})]
+
+    def due_one(self, db: Connection, key: Key) -> list[tuple[Any, ...]]:
+        """As `due`, of this one."""
+        return _rows(db, self._due_one, {"key": key})
+
+    def postpone(self, db: Connection, key: Key, seconds: float) -> None:
+        """Nothing else of it changes."""
+        db.execute(self._postpone, {"key": key, "seconds": seconds})
 
     def next_due_seconds(self, db: Connection) -> float | None:
         """Until the next has to be looked at, negative where it is late; None where none waits."""

@@ -4,8 +4,12 @@ from typing import Any
 
 import psycopg
 import pytest
+from structlog.testing import capture_logs
 
-from support.deliveries import TABLES, on_due, result, sagas
+from ferryman.runtime.settings import Settings
+from ferryman.saga.model import Move
+from ferryman.saga.service import DueLoop
+from support.deliveries import TABLES, Delivery, on_due, result, sagas
 
 Database = psycopg.Connection[tuple[Any, ...]]
 
@@ -54,6 +58,26 @@ def test_it_goes_its_way_by_results_and_timeouts_to_its_end(db: Database) -> Non
     assert late(db) == 1
     assert stands(db, bad) == ("DeadLettered", 2, "TIMEOUT", None)
     assert sagas().store.count(db) == {}
+
+
+def test_one_that_cannot_be_moved_stops_no_other(db: Database) -> None:
+    """N10: neither one that its rule fails at, nor one that the database refuses; both are looked at again later."""
+    buggy, refused, fine = begun(db), begun(db), begun(db)
+
+    def on_due(saga: Delivery) -> Move:
+        if saga.id == buggy:
+            raise KeyError("nothing that it needs")
+        return Move("InProgress", (), 300.0, 2**40 if saga.id == refused else 0)
+
+    loop = DueLoop(sagas(on_due), Settings())
+    with capture_logs() as logs:
+        assert loop.turn(db) == 1
+        assert loop.turn(db) == 0
+    assert [stands(db, each)[0] for each in (buggy, refused, fine)] == ["Pending", "Pending", "InProgress"]
+    assert stands(db, buggy)[3]
+    errors = {each["saga"]: each["error"] for each in logs if each["event"] == "cannot be moved"}
+    assert errors[str(buggy)] == "KeyError: 'nothing that it needs'"
+    assert "out of range" in errors[str(refused)]
 
 
 def test_what_is_applied_to_nothing_is_kept_by_its_number(db: Database) -> None:

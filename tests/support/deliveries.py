@@ -1,5 +1,6 @@
 """A machine as the webhook document has its saga: numbers for keys, words of its own for columns, two in one schema."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 from uuid import UUID, uuid4
 
@@ -80,7 +81,7 @@ def on_due(saga: Delivery) -> Move:
     return Move("InProgress", (), 300.0, saga.attempt, saga.reason)
 
 
-def sagas() -> Sagas[Delivery]:
+def sagas(on_due: Callable[[Delivery], Move] = on_due) -> Sagas[Delivery]:
     results = Results("webhooks", RESULTS, lambda result: int(result.data["saga_id"]))
     return Sagas(DELIVERY, Delivery, results, on_result=on_result, on_due=on_due)
 
