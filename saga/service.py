@@ -110,11 +110,8 @@ class DueLoop:
 
     def _moved(self, connection: Connection, move: Callable[[], list[Moved]]) -> list[Moved]:
         """Committed, all of them."""
-        try:
-            with postgres.transaction(connection, self.settings.database):
-                return move()
-        except psycopg.Error as error:
-            raise postgres.translate(error) from error
+        with postgres.transaction(connection, self.settings.database):
+            return move()
 
     def _measure(self, connection: Connection) -> None:
         machine = self.sagas.machine
