@@ -169,3 +169,4 @@ def test_6_request_side_may_remain_pending_forever(chancepay: ChancePay) -> None
     stop(api)
     assert chancepay.balance(of) == 500 - 1 - 2 - 4
     assert chancepay.reconcile(code=0)["cases"] == []
+    assert chancepay.audit(code=0)["counts"]["outcomes"] == {"SUCCEEDED": 3}

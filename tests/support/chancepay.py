@@ -24,7 +24,7 @@ from ferryman.services.payments.store import Request
 from ferryman.testing import house
 from ferryman.testing.receiver import Receiver
 from support.launch import KillAt, Launched, Launcher
-from support.published import read_topic, said
+from support.published import poll_until, read_topic, said
 from support.topics import create
 
 COMMANDS = "payments.commands"
@@ -113,11 +113,23 @@ class ChancePay:
 
     def reconcile(self, *arguments: str, code: int) -> Any:
         """What it says of all that is pending, however young."""
+        return self._looked("reconcile", "payments", "--older", "0s", *arguments, code=code)
+
+    def audit(self, *, code: int) -> Any:
+        """Of all that was recorded until now: a window that is closed leaves the newest out."""
+        until = one(self.payments, "SELECT max(created_at) FROM payments.requests")
+        poll_until(lambda: one(self.payments, "SELECT now() > %s + interval '6 s'", until), "the end of its window", 20)
+        return self._looked("audit", code=code)
+
+    def trace(self, uuid: UUID) -> Any:
+        return self._looked("trace", str(uuid), "--no-kafka", code=0)
+
+    def _looked(self, *arguments: str, code: int) -> Any:
         env = {
             **self.environment(self.ours), "FERRYMAN_PAYMENTS__WALLET_DATABASE_URL": self.theirs,
             "FERRYMAN_PAYMENTS__ANSWER_SECONDS": "0.001",
         }  # fmt: skip
-        ran = self.ferryman.run("reconcile", "payments", "--older", "0s", "--json", *arguments, env=env)
+        ran = self.ferryman.run(*arguments, "--json", env=env)
         assert ran.wait() == code, ran.transcript()
         return ran.json
 

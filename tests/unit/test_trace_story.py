@@ -227,7 +227,9 @@ def test_the_ids_of_messages_follow_from_the_payment_and_no_two_are_the_same() -
     messages = messages_of(ID, attempt=40)
     assert messages[DEDUCT] == ("wallet.deduct", 1)
     assert messages[message_id(ID, "wallet.cancel", 40)] == ("wallet.cancel", 40)
-    assert len(messages) == 5 * 40 + 3
+    assert messages[ID] == ("wallet.deduct", 1), "of the literal mode"
+    assert len(messages) == 5 * 40 + 3 + 1
+    assert ID not in messages_of(ID, types=["wallet.cancel"])
     assert results_of(messages)[RESULT] == DEDUCT
     assert not messages.keys() & messages_of(UUID(int=1)).keys()
 

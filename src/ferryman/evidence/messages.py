@@ -7,7 +7,8 @@ from uuid import UUID
 from ferryman.runtime.uuids import derived
 from ferryman.services.payments.rules import message_id
 
-KINDS = {"wallet.deduct": "DEDUCT", "wallet.cancel": "CANCEL", "wallet.refund": "REFUND"}
+DEDUCT = "wallet.deduct"
+KINDS = {DEDUCT: "DEDUCT", "wallet.cancel": "CANCEL", "wallet.refund": "REFUND"}
 """Of each command for the wallet, the operation that it names in the ledger."""
 
 COMMANDS = tuple(KINDS)
@@ -29,10 +30,11 @@ class Said(NamedTuple):
 
 
 def messages_of(payment: UUID, attempt: int = 1, types: Iterable[str] = COMMANDS + FULFILMENTS) -> dict[UUID, Said]:
-    """Every message that can have been said of it."""
-    attempts = range(1, max(attempt, _ATTEMPTS) + 1)
-    said = [Said(kind, each) for kind in types for each in attempts]
-    return {message_id(payment, *each): each for each in [*said, *(Said(kind, 1) for kind in EVENTS)]}
+    """Every message that can have been said of it. In the literal mode the first command has the payment's own id."""
+    kinds, attempts = list(types), range(1, max(attempt, _ATTEMPTS) + 1)
+    said = [Said(kind, each) for kind in kinds for each in attempts]
+    literal = {payment: Said(DEDUCT, 1)} if DEDUCT in kinds else {}
+    return literal | {message_id(payment, *each): each for each in [*said, *(Said(kind, 1) for kind in EVENTS)]}
 
 
 def results_of(commands: Mapping[UUID, Said]) -> dict[UUID, UUID]:
