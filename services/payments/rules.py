@@ -53,7 +53,7 @@ class Rules:
     most_attempts: int = 12
     """Then it waits for a person."""
     events: bool = True
-    """Whether everyone is told on `payments.events`."""
+    """Whether everyone is told on `payments.events`; never in the literal mode, which knows of no events."""
     literal: bool = False
     """ChancePay to the letter: see `literal`."""
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
@@ -123,6 +123,10 @@ class Rules:
             case _:
                 return None
 
+    def given_back(self, payment: Payment, attempt: int) -> Message:
+        """What asks the wallet for the amount of a payment that has FAILED, and was taken all the same."""
+        return _command("wallet.cancel", payment, DEDUCT, attempt)
+
     def settled(self, payment: Payment) -> Move | None:
         """What only a person can say of a payment that is stuck: that the amount was given back by hand."""
         return self._failed(payment, payment.reason or TIMED_OUT) if payment.state == "STUCK" else None
@@ -155,7 +159,7 @@ class Rules:
         return Move(state, (message,), wait, attempt, reason)
 
     def _told(self, payment: Payment, kind: str, **more: Any) -> tuple[Message, ...]:
-        if not self.events:
+        if not self.events or self.literal:
             return ()
         said = {"request_id": payment.uuid, "wallet_id": payment.wallet_id, "amount": payment.amount,
                 "currency": payment.currency, **more}  # fmt: skip
