@@ -316,7 +316,6 @@ def test_what_was_never_given_back_is_wrong_once_it_has_had_its_time(town: Town)
     town.consume(payment)
     town.answer(payment)
     town.ages(payment)
-    town.desk.db.execute("UPDATE ferryman.saga_stray SET came_at = came_at - interval '1 h'")
     assert ("failure_with_deduction", payment.uuid) in whats(audited(town))
 
 

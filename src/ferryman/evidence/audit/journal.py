@@ -70,4 +70,6 @@ def _kept_since(desk: Desk, settings: Settings) -> datetime:
     """Nothing that was appended since then is forgotten."""
     with desk.acting() as db:
         now, truncated = store.now(db), store_again.truncated(db)
-    return now - timedelta(seconds=settings.relay.ring.retention_seconds) if truncated else datetime.min.replace(tzinfo=UTC)
+    if not truncated:
+        return datetime.min.replace(tzinfo=UTC)
+    return now - timedelta(seconds=settings.relay.ring.retention_seconds)
