@@ -4,7 +4,9 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 from uuid import UUID
 
+from ferryman.runtime.settings import Settings
 from ferryman.runtime.uuids import derived
+from ferryman.services.payments.literal import OUTBOX
 from ferryman.services.payments.rules import message_id
 
 DEDUCT = "wallet.deduct"
@@ -15,8 +17,12 @@ COMMANDS = tuple(KINDS)
 FULFILMENTS = ("fulfilment.request", "fulfilment.cancel")
 EVENTS = ("payment.requested", "payment.succeeded", "payment.failed")
 RESULTS = ("wallet.succeeded", "wallet.failed")
+LITERAL_LIMIT = int(OUTBOX["retry"]["limit"])
 ANSWER = "wallet/0"
 """How the id of the wallet's result follows from its command's: a consumer's name, and the first that it reports."""
+
+EXHAUSTED = "PENDING for good"
+"""Of an entry of the literal mode's outbox whose attempts are used up."""
 
 _ATTEMPTS = 32
 """More than are made by themselves, with the settings as they come."""
@@ -52,3 +58,9 @@ ASKED = {
     "FULFILLING": "fulfilment.request", "RECALLING": "fulfilment.cancel",
 }  # fmt: skip
 """Of each state, the command whose answer moves a payment on."""
+
+
+def literal_limit(settings: Settings) -> int:
+    """After so many attempts an entry of the literal mode's outbox stays where it is."""
+    given = settings.outbox.get("payments")
+    return given.retry.limit if given else LITERAL_LIMIT

@@ -93,10 +93,6 @@ class Rejected(NamedTuple):
     status: str
 
 
-EXHAUSTED = "PENDING for good"
-"""Of an entry of the literal mode's outbox whose attempts are used up."""
-
-
 @dataclass(frozen=True, slots=True)
 class Evidence:
     """All that is known of one payment: first what the ledger says, then each step of what was asked last."""

@@ -4,7 +4,7 @@ The ledger speaks first: what it has decided, only the result of can be missing.
 its way: the outbox, the wallet's inbox.
 """
 
-from ferryman.evidence.messages import KINDS
+from ferryman.evidence.messages import EXHAUSTED, KINDS
 from ferryman.evidence.reconcile import ended
 from ferryman.evidence.reconcile.cases import (
     FAILED,
@@ -20,7 +20,6 @@ from ferryman.evidence.reconcile.cases import (
     waiting,
 )
 from ferryman.evidence.reconcile.model import (
-    EXHAUSTED,
     ORCHESTRATOR,
     WALLET,
     Case,

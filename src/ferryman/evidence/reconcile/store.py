@@ -8,7 +8,8 @@ from uuid import UUID
 from psycopg.rows import class_row, tuple_row
 
 from ferryman.evidence.databases import Connection
-from ferryman.evidence.reconcile.model import EXHAUSTED, Entry, Operation, Pending, Receipt, Rejected
+from ferryman.evidence.messages import EXHAUSTED
+from ferryman.evidence.reconcile.model import Entry, Operation, Pending, Receipt, Rejected
 
 _COLUMNS = """\
 r.uuid, r.wallet_id, r.state, r.attempt, CASE WHEN r.due_at < 'infinity' THEN r.due_at END AS due_at, r.changed_at,

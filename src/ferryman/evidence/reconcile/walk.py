@@ -10,7 +10,7 @@ from uuid import UUID
 from ferryman.consumer.store import standing as consuming
 from ferryman.evidence import store as shared
 from ferryman.evidence.databases import Connection, Databases
-from ferryman.evidence.messages import DEDUCT, KINDS, result_of
+from ferryman.evidence.messages import DEDUCT, KINDS, literal_limit, result_of
 from ferryman.evidence.reconcile import store
 from ferryman.evidence.reconcile.cases import FAILED, STUCK, asked
 from ferryman.evidence.reconcile.model import (
@@ -34,7 +34,6 @@ from ferryman.runtime.errors import FerrymanError
 from ferryman.runtime.settings import Settings
 from ferryman.runtime.times import moment
 from ferryman.schemas import active
-from ferryman.services.payments.literal import OUTBOX
 from ferryman.services.payments.rules import message_id
 
 PAGE = 1_000
@@ -61,12 +60,6 @@ class House:
             each.prepare_threshold = None  # ids are looked for in long arrays: a plan that is kept would not hash them
         limits = settings.database
         return cls(Desk(databases.orchestrator, limits), Desk(databases.wallet, limits), settings, lags)
-
-    @property
-    def literal_limit(self) -> int:
-        """After so many attempts an entry of the literal mode's outbox stays where it is."""
-        given = self.settings.outbox.get("payments")
-        return given.retry.limit if given else int(OUTBOX["retry"]["limit"])
 
     def standing(self) -> Standing:
         relays, pauses, readers, lags = {}, {}, {}, self.lags()
@@ -165,7 +158,7 @@ def gather(house: House, requests: Sequence[Pending]) -> list[Evidence]:
         return []
     ids = [each.uuid for each in requests]
     with house.orchestrator.acting() as db:
-        literal = store.literal(db, ids, house.literal_limit)
+        literal = store.literal(db, ids, literal_limit(house.settings))
     commands = {each.uuid: _commands(each, literal=each.uuid in literal) for each in requests}
     every = list(chain.from_iterable(commands.values()))
     results = {command: result_of(command) for command in every}
