@@ -83,7 +83,7 @@ def _print(books: Books) -> None:
     if books.sums:
         print_table(
             ("currency", "succeeded", "deducted for them", "taken of failed", "taken of pending", "wallets hold",
-             "opened with", "of failed: by hand", "of failed: on its way"),
+             "opened with", "failed: by hand", "failed: on its way"),
             [(currency, *(f"{each:,}" for each in sums.as_json().values())) for currency, sums in
              sorted(books.sums.items())],
         )  # fmt: skip

@@ -155,7 +155,7 @@ class _Total:
             click.echo("no payment is pending for so long")
             return
         said = ", ".join(f"{count:,} {cause}" for cause, count in sorted(self.causes.items()))
-        click.echo(f"{self.seen:,} payments are pending: {said}")
+        click.echo(f"{self.seen:,} payments: {said}")
         if self._yes:
             done = ", ".join(f"{count:,} by {how}" for how, count in self.repaired.by_repair.items())
             click.echo(f"mended: {done or 'none'}" + (f"; {self.repaired.moved:,} moved on meanwhile"
