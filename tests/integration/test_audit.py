@@ -3,17 +3,13 @@
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 from uuid import UUID, uuid4
 
 import psycopg
 import pytest
 
-from ferryman.consumer.face import Plain
-from ferryman.consumer.transaction import BatchTransaction
 from ferryman.evidence.audit import policy, walk
-from ferryman.evidence.audit.model import Books
 from ferryman.evidence.audit.walk import begin
 from ferryman.evidence.databases import Databases
 from ferryman.evidence.reconcile import repair
@@ -21,8 +17,7 @@ from ferryman.runtime.uuids import derived
 from ferryman.schemas import active
 from ferryman.services.payments.rules import message_id
 from ferryman.services.payments.store import Request
-from ferryman.services.payments.telling import Told, tell
-from ferryman.services.wallet.literal import consumer as silent
+from support.auditing import audited, over, whats
 from support.houses import ACT, Town, damage, two_databases
 from support.paying import Desk, failed
 from support.walleting import asked, transact
@@ -33,25 +28,6 @@ def town(ferryman_postgres: str, ferryman_database_url: str) -> Iterator[Town]:
     with two_databases(ferryman_postgres, ferryman_database_url) as made:
         yield made
     active.forget()
-
-
-def audited(town: Town, **window: Any) -> Books:
-    """Of everything up to this moment."""
-    audit = begin(town.databases, town.settings, **window)
-    if "until" not in window:
-        audit.books.window = audit.books.window._replace(until=audit.books.window.until.replace(year=2999))
-    audit.moment_seconds = 0.01
-    return audit.run()
-
-
-def whats(books: Books) -> list[tuple[str, UUID | None]]:
-    return [(each.what, each.id) for each in books.wrong]
-
-
-def over(town: Town, *payments: Request) -> None:
-    """Handled, applied, and over."""
-    town.consume(*payments)
-    town.answer(*payments)
 
 
 def one_of_each(town: Town) -> dict[str, Request]:
@@ -214,121 +190,6 @@ def test_what_is_over_though_no_result_was_applied_is_wrong_but_where_the_wallet
     assert books.counts["results.behind"] == 1
 
 
-def test_a_result_that_was_reported_and_never_came_is_missed_once_the_orchestrator_hears_others(town: Town) -> None:
-    """That it might have been told by HTTP does not hide it."""
-    lost, fresh = town.asks(), town.asks()
-    over(town, lost)
-    town.desk.db.execute("DELETE FROM ferryman.inbox")
-    town.ages(lost)
-    assert audited(town).verdict == "ok", "the orchestrator may be away"
-    over(town, fresh)
-    assert whats(audited(town)) == [("no_result", lost.uuid)]
-
-
-def literal(town: Town, payment: Request) -> Request:
-    """Its command leaves with the payment's own id, and nothing is reported."""
-    rules, town.desk.rules = town.desk.rules, replace(town.desk.rules, literal=True)
-    town.desk.record(payment)
-    town.desk.rules = rules
-    return payment
-
-
-def test_payments_of_the_literal_mode_are_in_order_once_they_are_told(town: Town) -> None:
-    """Their commands have their own ids, and nothing comes back but a PUT."""
-    paid, poor, untold = (
-        literal(town, Request(uuid4(), town.books.open(900), amount, "EUR")) for amount in (500, 901, 1)
-    )
-    commands = [asked("DEDUCT", each.wallet_id, each.uuid, amount=each.amount, id=each.uuid)
-                for each in (paid, poor, untold)]  # fmt: skip
-    BatchTransaction(silent(lambda *_: None), town.books.db, Plain(town.books.db), commands).run()
-    for each, status, reason in ((paid, "SUCCEEDED", None), (poor, "FAILED", "INSUFFICIENT_FUNDS")):
-        with town.desk.db.transaction():
-            tell(town.desk.db, each.uuid, Told(status, reason), sagas=town.desk.sagas, rules=town.desk.rules,
-                 headers={})  # fmt: skip
-    town.ages(paid, poor, untold)
-    books = audited(town)
-    assert whats(books) == []
-    assert books.counts["requests.PENDING"] == 1
-    assert (books.counts["receipts.found"], books.counts["results.told"]) == (3, 2)
-
-
-def test_a_request_whose_command_is_nowhere_is_found_once_it_has_had_its_time(town: Town) -> None:
-    """What stands in either outbox is on its way, however long it has been there."""
-    lost, waits = town.asks(), town.asks()
-    unsent = literal(town, Request(uuid4(), uuid4(), 500, "EUR"))
-    town.desk.db.execute("DELETE FROM ferryman.outbox WHERE id = %s", (message_id(lost.uuid, "wallet.deduct"),))
-    assert audited(town).verdict == "ok"
-    town.ages(lost, waits, unsent)
-    books = audited(town)
-    assert whats(books) == [("no_command", lost.uuid)]
-    assert books.wrong[0].next == f"ferryman trace {lost.uuid}   and then ferryman reconcile payments --id {lost.uuid}"
-    assert (books.counts["commands.missing"], books.counts["commands.on_their_way"]) == (1, 2)
-    town.ages(lost, waits, seconds=2 * 86400)
-    town.desk.db.execute("UPDATE ferryman.outbox_state SET truncated[1] = 1")
-    books = audited(town)
-    assert (whats(books), books.expired[policy.COMMANDS_GONE]) == ([], 1)
-
-
-def test_a_command_that_was_rejected_is_somewhere(town: Town) -> None:
-    payment = town.asks()
-    [command] = town.commands(payment)
-    town.rejects(town.books.db, "wallet", command, "BUG", "KeyError")
-    town.desk.db.execute("DELETE FROM ferryman.outbox")
-    town.ages(payment)
-    assert audited(town).verdict == "ok"
-
-
-def test_a_command_that_took_effect_and_left_nothing_in_the_ledger_is_found(town: Town) -> None:
-    """Though its payment is still on its way."""
-    payment = town.asks()
-    town.consume(payment)
-    with damage(town.books.db):
-        town.books.db.execute("DELETE FROM wallet.ledger WHERE request_id = %s", (payment.uuid,))
-        town.books.db.execute("UPDATE wallet.wallets SET balance = 10000")
-    assert audited(town).verdict == "ok", "a receipt that is that young may be newer than the page of the ledger"
-    town.ages(payment)
-    assert whats(audited(town)) == [("no_ledger", payment.uuid)]
-
-
-def test_what_a_failed_payment_took_is_in_flight_while_its_cancellation_is_and_wrong_when_that_was_in_vain(
-    town: Town,
-) -> None:
-    payment = town.asks()
-    town.desk.apply(failed(payment, "NO_WALLET"))
-    town.consume(payment)
-    books = audited(town)
-    assert (whats(books), books.counts["compensations.on_their_way"]) == ([], 1), "its result is on its way"
-    town.answer(payment)
-    assert town.desk.strays() == [(payment.uuid, "LATE")]
-    books = audited(town)
-    assert (whats(books), books.sums["EUR"].giving_back) == ([], 500)
-    [_, cancel] = town.commands(payment)
-    town.rejects(town.books.db, "wallet", cancel, "BUG", "KeyError")
-    books = audited(town)
-    assert ("failure_with_deduction", payment.uuid) in whats(books)
-    assert books.wrong[0].next.endswith(f"ferryman reconcile payments --id {payment.uuid}")
-    assert ("unequal_sums", None) in whats(books)
-
-
-def test_what_was_never_given_back_is_wrong_once_it_has_had_its_time(town: Town) -> None:
-    payment = town.asks()
-    town.desk.apply(failed(payment, "NO_WALLET"))
-    town.consume(payment)
-    town.answer(payment)
-    town.ages(payment)
-    assert ("failure_with_deduction", payment.uuid) in whats(audited(town))
-
-
-def test_what_was_archived_long_before_its_time_hides_no_orphan(town: Town) -> None:
-    """A cut in the future is of what had ended when it was made."""
-    town.desk.db.execute("SELECT payments.archive(now() + interval '1 year', 'ann', 'all of it')").fetchall()
-    lost = town.asks()
-    over(town, lost)
-    with damage(town.desk.db):
-        town.desk.db.execute("DELETE FROM payments.requests WHERE uuid = %s", (lost.uuid,))
-    assert whats(audited(town)) == [("no_request", lost.uuid)]
-
-
 def test_a_failure_that_the_ledger_knows_nothing_of_is_found(town: Town) -> None:
     payment = town.asks(amount=99_999)
     over(town, payment)
@@ -447,7 +308,9 @@ def test_audits_of_a_busy_system_never_cry_wolf(town: Town, ferryman_database_ur
 
 
 def round_of(town: Town, wallets: list[UUID], seed: int) -> None:
-    """A few payments: done, refused, cancelled before and after they were taken, and left on their way."""
+    """A few payments: done, refused, cancelled before and after they were taken, told to have failed and taken all the
+    same, and left on their way.
+    """
     made = [
         Request(uuid4(), wallets[(seed + n) % len(wallets)], 10_000_000 if n % 5 == 4 else 10, "EUR") for n in range(20)
     ]
@@ -456,13 +319,15 @@ def round_of(town: Town, wallets: list[UUID], seed: int) -> None:
         asked("DEDUCT", each.wallet_id, each.uuid, amount=each.amount, id=message_id(each.uuid, "wallet.deduct", 1))
         for each in made
     ]
-    transact(town.books.db, commands[:12])
+    town.desk.apply(*[failed(each, "NO_WALLET") for each in made[18:]])
+    transact(town.books.db, [*commands[:12], *commands[18:]])
     town.desk.late(*made[8:16])
     cancels = [
         asked("CANCEL", each.wallet_id, each.uuid, id=message_id(each.uuid, "wallet.cancel", 1)) for each in made[8:16]
     ]
     transact(town.books.db, [*cancels, *commands[12:16]])
     town.desk.apply(*town.results(*made))
+    transact(town.books.db, [each for each in town.commands(*made[18:]) if each.type == "wallet.cancel"])
 
 
 # --- how fast

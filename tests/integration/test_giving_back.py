@@ -4,12 +4,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from ferryman.evidence.audit.walk import begin
 from ferryman.evidence.reconcile import repair
 from ferryman.evidence.reconcile.model import Cause, Repair
 from ferryman.schemas import active
 from ferryman.services.payments.rules import message_id
 from ferryman.services.payments.store import Request
+from support.auditing import audited
 from support.houses import ACT, Town, damage, two_databases
 from support.paying import failed, succeeded
 from support.walleting import asked, transact
@@ -38,10 +38,7 @@ def cancels(town: Town, payment: Request) -> list[int]:
 
 
 def verdict(town: Town) -> list[str]:
-    audit = begin(town.databases, town.settings)
-    audit.books.window = audit.books.window._replace(until=audit.books.window.until.replace(year=2999))
-    audit.moment_seconds = 0.01
-    return [each.what for each in audit.run().wrong]
+    return [each.what for each in audited(town).wrong]
 
 
 @pytest.mark.parametrize("named", [False, True])

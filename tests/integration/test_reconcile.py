@@ -22,6 +22,7 @@ from support.houses import ACT, Town, two_databases
 from support.paying import failed, succeeded
 from support.published import poll_until
 from support.topics import create
+from support.walleting import transact
 
 
 @pytest.fixture
@@ -151,6 +152,9 @@ def test_a_command_that_the_wallet_rejected_is_named_with_its_error_and_asked_fo
     assert "BUG: KeyError: 'currency'" in case.evidence
     assert town.repair() == {"republish": 1}
     assert [each.data["attempt"] for each in town.commands(payment)] == [1, 2]
+    transact(town.books.db, town.commands(payment)[1:])
+    town.answer(payment)
+    assert town.desk.stands(payment)[1] == "SUCCEEDED"
 
 
 def test_what_was_received_at_most_once_and_never_took_effect_is_asked_for_anew(town: Town) -> None:

@@ -10,6 +10,7 @@ from psycopg.rows import class_row, tuple_row
 from ferryman.evidence.databases import Connection
 from ferryman.evidence.messages import EXHAUSTED
 from ferryman.evidence.reconcile.model import Entry, Operation, Pending, Receipt, Rejected
+from ferryman.services.payments.rules import REFUSED_DOWNSTREAM, TIMED_OUT
 
 _COLUMNS = """\
 r.uuid, r.wallet_id, r.state, r.attempt, CASE WHEN r.due_at < 'infinity' THEN r.due_at END AS due_at, r.changed_at,
@@ -32,12 +33,14 @@ SELECT {_COLUMNS} FROM payments.requests r WHERE r.uuid = ANY (%(ids)s::uuid[])
   AND (r.due_at IS NOT NULL OR r.state = 'FAILED')
 """  # noqa: S608 - same
 
-# What was taken and told too late to be kept: by the age of that, since nothing looks after what is over.
+# What was taken and told too late to be kept: by the age of that, since nothing looks after what is over. Not what the
+# machine itself has undone, which only the wallet's answer ends.
 _TAKEN_LATE: LiteralString = f"""\
 -- reconcile.taken_late
 SELECT {_COLUMNS.replace("coalesce(r.due_at::text, '')", "s.came_at::text")}
 FROM ferryman.saga_stray s CROSS JOIN LATERAL (
-    SELECT * FROM payments.requests r WHERE r.uuid = s.saga_id AND r.state = 'FAILED' OFFSET 0
+    SELECT * FROM payments.requests r
+    WHERE r.uuid = s.saga_id AND r.state = 'FAILED' AND coalesce(r.reason, '') <> ALL (%(undone)s) OFFSET 0
 ) r
 WHERE s.machine = 'payment' AND s.why = 'LATE' AND s.type = 'wallet.succeeded' AND s.data ->> 'kind' = 'DEDUCT'
   AND (s.came_at, s.saga_id) > (%(at)s::timestamptz, %(uuid)s::uuid)
@@ -158,7 +161,8 @@ def taken_late(
 ) -> list[Pending]:  # fmt: skip
     """What has FAILED and was taken all the same, as a result told that came after that, behind a place."""
     at, uuid = after
-    given = {"at": at, "uuid": uuid, "began": began, "older": older_seconds, "most": most}
+    given = {"at": at, "uuid": uuid, "began": began, "older": older_seconds, "most": most,
+             "undone": [TIMED_OUT, REFUSED_DOWNSTREAM]}  # fmt: skip
     return _rows(db, Pending, _TAKEN_LATE, given)
 
 
