@@ -124,12 +124,24 @@ def test_what_a_failed_payment_took_is_in_flight_while_its_cancellation_is_and_w
 
 
 def test_what_was_never_given_back_is_wrong_once_it_has_had_its_time(town: Town) -> None:
+    """Unless it waits to be published: then it is on its way, however long."""
     payment = town.asks()
     town.desk.apply(failed(payment, "NO_WALLET"))
     town.consume(payment)
     town.answer(payment)
     town.ages(payment)
+    assert audited(town).verdict == "ok"
+    town.excepted(town.desk.db, "wallet.cancel", "PARKED")
+    town.published(town.desk.db)
+    for db in (town.desk.db, town.books.db):
+        db.execute("SET ROLE ferryman_monitor")
+    assert audited(town).verdict == "ok"
+    for db in (town.desk.db, town.books.db):
+        db.execute("RESET ROLE")
+    town.excepted(town.desk.db, "wallet.cancel", "DISCARDED")
     assert ("failure_with_deduction", payment.uuid) in whats(audited(town))
+    town.desk.db.execute("DELETE FROM ferryman.outbox_exception")
+    assert ("failure_with_deduction", payment.uuid) in whats(audited(town)), "published, and lost"
 
 
 def test_what_was_archived_long_before_its_time_hides_no_orphan(town: Town) -> None:

@@ -43,6 +43,7 @@ def command(
     payments.wallet_database_url. Exit code 1 when anything is wrong.
     """
     settings = wiring.settings(context)
+    wiring.use_catalogue(settings)
     with open_databases(settings, "audit") as databases:
         audit = begin(databases, settings)
         window, now = audit.books.window, audit.books.window.until

@@ -1,9 +1,9 @@
 """Gathers what is known of payments: what was booked after they were read, then what was received, what was applied."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import groupby
 from operator import attrgetter
 from uuid import UUID
@@ -14,6 +14,9 @@ from ferryman.evidence.audit.model import Facts, Horizon, Operation, Receipt, Re
 from ferryman.evidence.audit.policy import COMMANDS
 from ferryman.evidence.databases import Connection, Databases
 from ferryman.evidence.messages import ANSWER
+from ferryman.evidence.reconcile.outbox import topic_of, unpublished
+from ferryman.evidence.store import AskedBack
+from ferryman.relay.operator.desk import Desk as OutboxDesk
 from ferryman.runtime.desk import Desk
 from ferryman.runtime.settings import Settings
 from ferryman.runtime.uuids import derived
@@ -22,7 +25,9 @@ from ferryman.services.payments.rules import message_id
 _FEW, _MANY = 1, 32
 """Attempts that are looked for at first, and when something was not found."""
 
-_HANDLED, _IN_VAIN = "HANDLED", ("REJECTED", "RECEIVED")
+_HANDLED, _IN_VAIN, _GIVEN_UP = "HANDLED", ("REJECTED", "RECEIVED"), ("FAILED", "DISCARDED")
+_BEFORE, _AFTER = timedelta(minutes=1), timedelta(minutes=15)
+"""What clocks and long transactions may put between a result and what was appended with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +65,14 @@ def again(reading: Reading, page: Sequence[Request], horizon: Horizon) -> list[F
     ids = [each.uuid for each in page]
     with reading.orchestrator() as db:
         settled, back = shared.settled(db, ids), shared.asked_back(db, ids)
-    lost = _not_handled(reading, {uuid: message_id(uuid, COMMANDS["CANCEL"], of.attempt) for uuid, of in back.items()})
+    waiting, in_vain = _cancellations(reading, page, back)
     return [
         replace(
             each,
             settled=each.request.uuid in settled,
             commanded=commanded.get(each.request.uuid, each.commanded),
-            back_at=back[each.request.uuid].at if each.request.uuid in back.keys() - lost else None,
+            back_at=back[each.request.uuid].at if each.request.uuid in back.keys() - in_vain else None,
+            back_waits=each.request.uuid in waiting,
         )
         for each in found
     ]
@@ -116,11 +122,25 @@ def _commands(uuid: UUID, booked: tuple[Operation, ...], attempts: int) -> list[
     return [("DEDUCT", uuid), *derived_ids]
 
 
-def _not_handled(reading: Reading, commands: dict[UUID, UUID]) -> set[UUID]:
-    """The payments whose last cancellation came to the wallet and had no effect."""
+def _cancellations(
+    reading: Reading, page: Sequence[Request], back: Mapping[UUID, AskedBack]
+) -> tuple[set[UUID], set[UUID]]:  # fmt: skip
+    """Of what was asked back: whose last cancellation is yet to be published, and whose was in vain: it failed in the
+    outbox, was discarded there, or came to the wallet and had no effect.
+    """
+    if not back:
+        return set(), set()
+    commands = {message_id(uuid, COMMANDS["CANCEL"], of.attempt): uuid for uuid, of in back.items()}
+    keys = {(topic_of(COMMANDS["CANCEL"]), str(each.wallet_id)) for each in page if each.uuid in back}
+    times = [each.at for each in back.values()]
+    desk = OutboxDesk(reading.databases.orchestrator, reading.settings.database)
+    entries = unpublished(desk, keys, list(commands), min(times) - _BEFORE, max(times) + _AFTER)
     with reading.wallet() as db:
-        received = store.received(db, "wallet", commands.values())
-    return {uuid for uuid, each in commands.items() if each in received and received[each].status in _IN_VAIN}
+        received = store.received(db, "wallet", commands)
+    failed = {commands[each] for each, entry in entries.items() if entry.status in _GIVEN_UP}
+    refused = {commands[each] for each, receipt in received.items() if receipt.status in _IN_VAIN}
+    in_vain = failed | refused
+    return {commands[each] for each in entries} - in_vain, in_vain
 
 
 def _before(at: datetime, moment: datetime | None) -> bool:

@@ -140,7 +140,9 @@ class Facts:
     commanded: str = MISSING
     """What the journal has of its commands, where neither the ledger nor the wallet's inbox knows one."""
     back_at: datetime | None = None
-    """When a cancellation was last asked for, after it had FAILED; None also where the wallet could not handle it."""
+    """When a cancellation was last asked for, after it had FAILED; None also where that was in vain."""
+    back_waits: bool = False
+    """Whether that cancellation stands in the outbox, and is yet to be published."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,7 +81,7 @@ def giving_back(known: Facts, horizon: Horizon) -> bool:
     if known.request.state != FAILED or known.settled or net(known.operations) >= 0 or horizon.overdue is None:
         return False
     since = known.back_at or max(each.decided_at for each in known.operations)
-    return (known.back_at is not None or not known.applied) and since >= horizon.overdue
+    return known.back_waits or ((known.back_at is not None or not known.applied) and since >= horizon.overdue)
 
 
 def add(sum_of: Callable[[str], Sums], known: Facts, horizon: Horizon) -> None:

@@ -3,7 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import timedelta
 from itertools import chain
 from uuid import UUID
 
@@ -25,15 +25,13 @@ from ferryman.evidence.reconcile.model import (
     Reader,
     Standing,
 )
+from ferryman.evidence.reconcile.outbox import topic_of, unpublished
 from ferryman.evidence.reconcile.policy import judge
-from ferryman.relay.operator import listing
 from ferryman.relay.operator.desk import Desk
 from ferryman.relay.store import standing
-from ferryman.relay.store.listing import last_position
 from ferryman.runtime.errors import FerrymanError
 from ferryman.runtime.settings import Settings
 from ferryman.runtime.times import moment
-from ferryman.schemas import active
 from ferryman.services.payments.rules import message_id
 
 PAGE = 1_000
@@ -229,12 +227,12 @@ def _waiting_commands(
         return {}
     meant = [each for each in requests if each.uuid in ids]
     keys = {
-        (_topic(kind), str(each.wallet_id if kind in KINDS else each.uuid))
+        (topic_of(kind), str(each.wallet_id if kind in KINDS else each.uuid))
         for each in meant
         for kind in [asked(each.state)]
     }
     times = [each.changed_at for each in meant]
-    return _unpublished(house.orchestrator, keys, list(ids.values()), min(times) - _BEFORE, max(times) + _AFTER)
+    return unpublished(house.orchestrator, keys, list(ids.values()), min(times) - _BEFORE, max(times) + _AFTER)
 
 
 def _waiting_results(
@@ -243,28 +241,7 @@ def _waiting_results(
     """Those results that are not published, by their ids; they came after what they answer was decided."""
     if not decided:
         return {}
-    keys = {(_topic(_RESULT), str(uuid)) for uuid in decided}
+    keys = {(topic_of(_RESULT), str(uuid)) for uuid in decided}
     ids = [results[command] for uuid in decided for command in commands[uuid]]
     first = min(each.decided_at for each in decided.values()) - _BEFORE
-    return _unpublished(house.wallet, keys, ids, first, None)
-
-
-def _unpublished(
-    desk: Desk, keys: set[tuple[str, str]], ids: list[UUID], since: datetime, until: datetime | None
-) -> dict[UUID, Entry]:
-    """What has failed or waits; and what was not read of these times. An entry moves from the second to the first, so
-    the second is read before.
-    """
-    after = listing.at_time(desk, since)
-    upto = listing.at_time(desk, until) if until else None
-    with desk.reading() as db:
-        found = store.unread(db, ids, after, last_position(db) if upto is None else upto)
-        return found | store.exceptions(db, keys, ids)
-
-
-def _topic(kind: str) -> str:
-    codecs = active.codecs()
-    found = codecs.topic_of(kind, None) if codecs else None
-    if found is None:
-        raise FerrymanError(f"the catalogue does not say where {kind} goes", remedy="name ours, or add it to yours")
-    return found
+    return unpublished(house.wallet, keys, ids, first, None)
