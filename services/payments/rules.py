@@ -53,7 +53,7 @@ class Rules:
     most_attempts: int = 12
     """Then it waits for a person."""
     events: bool = True
-    """Whether everyone is told on `payments.events`; never in the literal mode, which knows of no events."""
+    """Whether everyone is told on `payments.events`."""
     literal: bool = False
     """ChancePay to the letter: see `literal`."""
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
@@ -159,7 +159,7 @@ class Rules:
         return Move(state, (message,), wait, attempt, reason)
 
     def _told(self, payment: Payment, kind: str, **more: Any) -> tuple[Message, ...]:
-        if not self.events or self.literal:
+        if not self.events:
             return ()
         said = {"request_id": payment.uuid, "wallet_id": payment.wallet_id, "amount": payment.amount,
                 "currency": payment.currency, **more}  # fmt: skip

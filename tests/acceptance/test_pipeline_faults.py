@@ -12,7 +12,6 @@ import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from ferryman.evidence.audit.walk import CUT_SECONDS
 from ferryman.schemas import active
 from ferryman.testing.kafka import LocalKafka
 from ferryman.testing.part import started
@@ -174,12 +173,9 @@ def break_at_random(pipeline: Pipeline, servers: Servers, seed: int, *, faults: 
     poll_until(lambda: pipeline.pending() == 0, f"end of every payment after {striking.done}", 120)
     pipeline.assert_money_moved_once()
     assert sum(pipeline.statuses().values()) == load.sent
-    poll_until(lambda: pipeline.newest_seconds() > CUT_SECONDS, "a window that has all of them", CUT_SECONDS + 10)
     audit = pipeline.ferryman.run("audit", "--json", env=pipeline.both())
     assert audit.wait() == 0, audit.transcript()
     assert audit.json["verdict"] == "ok"
-    outcomes = audit.json["counts"]["outcomes"]
-    assert sum(outcomes.values()) == load.sent, outcomes
 
 
 def test_whatever_dies_under_load_money_moves_once(pipeline: Pipeline, servers: Servers, seed: int) -> None:

@@ -68,7 +68,6 @@ def test_the_demo_of_payments_kills_each_process_and_its_audit_finds_nothing_wro
     assert counts["requests"]["SUCCEEDED"] + counts["requests"]["FAILED"] == payments["requested"]
     assert set(told["killed"]) == {"relay", "wallet", "payments"}
     assert min(told["killed"].values()) > 0
-    assert told["seconds"] < 60
     assert list(temporary.iterdir()) == []
 
 

@@ -139,7 +139,7 @@ def test_what_is_stuck_though_nothing_stays_taken_is_settled_and_not_paid_twice(
     if gave:
         transact(town.books.db, [asked("CANCEL", payment.wallet_id, payment.uuid,
                                        id=message_id(payment.uuid, "wallet.cancel"))])  # fmt: skip
-    town.desk.apply(failed(payment, "NO_WALLET", "CANCEL"))
+    town.desk.apply(failed(payment, "UNKNOWN", "CANCEL"))
     case = town.case(payment)
     assert (case.cause, case.repair) == (Cause.NEEDS_PERSON, Repair.NONE)
     assert "there is nothing to give back" in case.evidence

@@ -14,7 +14,6 @@ from ferryman.schemas import active
 from ferryman.services.payments.rules import Rules
 from ferryman.services.payments.service import payments, rules_of
 from ferryman.services.payments.store import Request
-from ferryman.services.payments.telling import Told, tell
 from ferryman.testing import house
 from support.paying import Database, Desk
 
@@ -78,15 +77,6 @@ def test_what_must_be_fulfilled_is_refused_and_nothing_is_recorded(desk: Desk) -
     with pytest.raises(Permanent, match="literal mode does not do"):
         desk.request(fulfil=True)
     assert desk.db.execute("SELECT count(*) FROM payments.requests").fetchone() == (0,)
-
-
-def test_nobody_is_told_of_what_became_of_it(desk: Desk) -> None:
-    """The document knows of no events."""
-    asked = desk.request()
-    with desk.db.transaction():
-        tell(desk.db, asked.uuid, Told("SUCCEEDED"), sagas=desk.sagas, rules=desk.rules, headers={})
-    assert desk.stands(asked)[1] == "SUCCEEDED"
-    assert desk.kinds(asked) == []
 
 
 def test_there_is_nothing_to_run_for_payments() -> None:

@@ -151,15 +151,6 @@ class Pipeline:
         assert row is not None
         return int(row[0])
 
-    def newest_seconds(self) -> float:
-        """How long ago the last payment was recorded."""
-        with psycopg.connect(self.orchestrator_url) as db:
-            row = db.execute(
-                "SELECT extract(epoch FROM clock_timestamp() - max(created_at))::float8 FROM payments.requests"
-            ).fetchone()
-        assert row is not None
-        return float(row[0])
-
     def until_over(self, seconds: float = 60) -> None:
         """Every payment is over."""
         poll_until(lambda: self.pending() == 0, "end of every payment", seconds)
