@@ -128,6 +128,10 @@ class Rules:
             case _:
                 return None
 
+    def given_back(self, payment: Payment, attempt: int) -> Message:
+        """What asks the wallet for the amount of a payment that has FAILED, and was taken all the same."""
+        return _command("wallet.cancel", payment, DEDUCT, attempt)
+
     def settled(self, payment: Payment) -> Move | None:
         """What only a person can say of a payment that is stuck: that the amount was given back by hand."""
         return self._failed(payment, payment.reason or TIMED_OUT) if payment.state == "STUCK" else None

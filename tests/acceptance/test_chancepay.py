@@ -7,6 +7,9 @@ from uuid import uuid4
 
 import pytest
 
+from ferryman.services.payments.rules import Rules
+from ferryman.services.payments.service import sagas
+from ferryman.services.payments.telling import Told, tell
 from ferryman.testing.receiver import Answer
 from support.chancepay import QUICKLY, TOKEN, ChancePay, http, listening, new_chancepay, one, stop
 from support.launch import KillAt, Launcher
@@ -169,3 +172,19 @@ def test_6_request_side_may_remain_pending_forever(chancepay: ChancePay) -> None
     stop(api)
     assert chancepay.balance(of) == 500 - 1 - 2 - 4
     assert chancepay.reconcile(code=0)["cases"] == []
+
+
+def test_what_succeeded_and_what_remains_pending_are_in_order_for_an_audit(chancepay: ChancePay) -> None:
+    """Sections 1 to 6: the books agree whether the request was notified or not."""
+    of = chancepay.open(500)
+    told, untold = chancepay.pay(100, of), chancepay.pay(50, of)
+    chancepay.send()
+    wallet = chancepay.start()
+    wallet.until(lambda: chancepay.puts(told) and chancepay.puts(untold), "both answers")
+    stop(wallet)
+    with chancepay.payments.transaction():
+        rules = Rules(literal=True)
+        tell(chancepay.payments, told, Told("SUCCEEDED"), sagas=sagas(rules), rules=rules, headers={})
+    found = chancepay.audit(code=0)
+    assert found["counts"]["requests"] == {"PENDING": 1, "SUCCEEDED": 1}
+    assert (found["counts"]["receipts"], found["sums"]["EUR"]["deducted"]) == ({"found": 2}, 100)

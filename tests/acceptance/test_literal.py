@@ -127,3 +127,10 @@ def test_a_payment_goes_all_the_way_by_http_and_kafka(chancepay: ChancePay) -> N
     assert http("POST", f"{url}/payments", asked)[0] == 200
     stop(wallet)
     stop(api)
+    audited = chancepay.audit(code=0)
+    assert (audited["verdict"], audited["counts"]["outcomes"]) == ("ok", {"SUCCEEDED": 1})
+    traced = chancepay.trace(uuid)
+    assert (traced["now"], traced["next"]) == ("SUCCEEDED", None)
+    assert [each["what"] for each in traced["events"]] == [
+        "requested", "appended", "published", "received", "handled", "SUCCEEDED",
+    ]  # fmt: skip

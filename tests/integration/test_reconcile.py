@@ -11,7 +11,7 @@ from confluent_kafka import Producer
 
 from ferryman.evidence.reconcile import kafka, repair, walk
 from ferryman.evidence.reconcile.kafka import lags
-from ferryman.evidence.reconcile.model import Cause, Repair
+from ferryman.evidence.reconcile.model import Cause, Lag, Repair
 from ferryman.runtime.errors import FerrymanError
 from ferryman.runtime.settings import Kafka
 from ferryman.schemas import active
@@ -22,6 +22,7 @@ from support.houses import ACT, Town, two_databases
 from support.paying import failed, succeeded
 from support.published import poll_until
 from support.topics import create
+from support.walleting import transact
 
 
 @pytest.fixture
@@ -151,6 +152,9 @@ def test_a_command_that_the_wallet_rejected_is_named_with_its_error_and_asked_fo
     assert "BUG: KeyError: 'currency'" in case.evidence
     assert town.repair() == {"republish": 1}
     assert [each.data["attempt"] for each in town.commands(payment)] == [1, 2]
+    transact(town.books.db, town.commands(payment)[1:])
+    town.answer(payment)
+    assert town.desk.stands(payment)[1] == "SUCCEEDED"
 
 
 def test_what_was_received_at_most_once_and_never_took_effect_is_asked_for_anew(town: Town) -> None:
@@ -319,6 +323,22 @@ def test_what_is_past_the_retention_of_receipts_is_said_to_be_so(town: Town) -> 
     assert "cannot be told" in case.evidence
 
 
+@pytest.mark.parametrize("received", [False, True])
+def test_a_payment_whose_evidence_has_expired_ends_when_it_is_asked_for_again(town: Town, received: bool) -> None:
+    """N5: whether the first command is lost or turns up after its receipt was forgotten."""
+    payment = town.asks()
+    town.published(town.desk.db)
+    if received:
+        town.receives(town.commands(payment)[0])
+    town.ages(payment, seconds=town.settings.consumer.receipts_retention_seconds + 60)
+    town.books.db.execute("DELETE FROM ferryman.inbox WHERE received_at < now() - interval '30 days'")
+    assert town.case(payment).cause == Cause.EVIDENCE_EXPIRED
+    assert town.repair() == {"republish": 1}
+    assert done(town, payment) == "SUCCEEDED"
+    assert town.books.balance(payment.wallet_id) == 10_000 - 500
+    assert town.cases(older=0) == []
+
+
 def test_a_payment_is_looked_at_only_when_it_is_old_enough_or_named(town: Town) -> None:
     young, old = town.asks(), town.asks()
     over = town.asks()
@@ -384,24 +404,72 @@ def test_a_thousand_pending_payments_are_judged_in_a_moment(town: Town) -> None:
     assert seconds < 2, f"{seconds:.1f} s"
 
 
-def test_kafka_says_how_far_the_wallets_group_is_behind(ferryman_kafka: str) -> None:
+def test_a_wallet_that_is_away_or_paused_is_not_asked_again_and_burns_no_attempt(town: Town) -> None:
+    """N8: what was published is not lost, and stands in Kafka until it comes back."""
+    payment = town.asks()
+    town.published(town.desk.db)
+    town.ages(payment)
+    town.books.db.execute(
+        "INSERT INTO ferryman.inbox_paused (consumer, who, reason) VALUES ('wallet', 'ann', 'a move')"
+    )
+    case = town.case(payment)
+    assert (case.cause, case.repair, case.person) == (Cause.NOT_CONSUMED, Repair.NONE, True)
+    assert "wallet is paused by ann" in case.evidence
+    assert case.next.endswith("ferryman resume wallet --consumer")
+    town.books.db.execute("DELETE FROM ferryman.inbox_paused")
+    town.processes[1].close()
+    poll_until(lambda: town.case(payment).repair is Repair.NONE, "the end of its session", 10)
+    assert town.case(payment).next.endswith("ferryman run wallet")
+    assert town.repair() == {}
+    assert [each.data["attempt"] for each in town.commands(payment)] == [1]
+
+
+def test_an_orchestrator_that_is_away_is_named_and_its_results_are_not_asked_for_again(town: Town) -> None:
+    payment = town.asks()
+    town.published(town.desk.db)
+    town.consume(payment)
+    town.published(town.books.db)
+    town.ages(payment)
+    town.processes[0].close()
+    poll_until(lambda: town.case(payment).repair is Repair.NONE, "the end of its session", 10)
+    case = town.case(payment)
+    assert (case.cause, case.next) == (Cause.RESULT_LOST, "ferryman run payments")
+    assert town.repair() == {}
+
+
+def test_kafka_says_how_far_each_reader_is_behind(ferryman_kafka: str) -> None:
     settings = Kafka.model_validate({"bootstrap_servers": ferryman_kafka})
-    said = lags(settings)
-    assert set(said) == {"wallet.deduct", "wallet.cancel", "wallet.refund"}
-    assert all(each.startswith("Kafka") for each in said.values())
+    said = lags(settings, 300)
+    assert set(said) == {"wallet", "payments"}
+    assert all(each.said.startswith("Kafka") for each in said.values())
     away = Kafka.model_validate({"bootstrap_servers": "127.0.0.1:1", "timeout_seconds": 1})
-    assert "Kafka does not say how far it is read" in lags(away)["wallet.deduct"]
+    assert "Kafka does not say how far it is read" in lags(away, 300)["wallet"].said
+    assert lags(away, 300)["payments"].overdue is None
 
 
-def test_a_group_that_has_not_read_a_topic_is_told_with_its_messages(
+def test_a_group_that_has_not_read_a_topic_is_behind_by_what_is_older_than_an_answer_may_take(
     ferryman_kafka: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = create(ferryman_kafka, partitions=2)
-    monkeypatch.setattr(kafka, "_READERS", {topic: "nobody"})
+    monkeypatch.setattr(kafka, "_TOPICS", {"nobody": topic})
     producer = Producer({"bootstrap.servers": ferryman_kafka})
+    hour_ago = int((time.time() - 3600) * 1000)
     for n in range(7):
-        producer.produce(topic, b"x", partition=n % 2)
+        producer.produce(topic, b"x", partition=n % 2, timestamp=hour_ago if n < 3 else 0)
     producer.flush(10)
     settings = Kafka.model_validate({"bootstrap_servers": ferryman_kafka})
-    behind = "the group nobody is 7 messages behind"
-    poll_until(lambda: behind in lags(settings)["wallet.deduct"], "what the group has not read", 20)
+    behind = Lag(f"Kafka: the group nobody is 7 messages behind in {topic}", 3)
+    poll_until(lambda: lags(settings, 300)["nobody"] == behind, "what the group has not read", 20)
+    assert lags(settings, 0)["nobody"].overdue == 7
+    assert lags(settings, 7200)["nobody"].overdue == 0
+
+
+def test_a_cluster_that_takes_too_long_says_nothing(ferryman_kafka: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a broker that is away, and without an end of the command."""
+
+    def slow(*_: object) -> None:
+        raise TimeoutError
+
+    monkeypatch.setattr(kafka, "_lag", slow)
+    said = lags(Kafka.model_validate({"bootstrap_servers": ferryman_kafka}), 300)
+    assert "does not say how far it is read: no answer within" in said["wallet"].said

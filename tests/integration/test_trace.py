@@ -10,16 +10,22 @@ import psycopg
 import pytest
 
 from ferryman import use_schemas
+from ferryman.consumer.face import Plain
+from ferryman.consumer.transaction import BatchTransaction
 from ferryman.evidence.trace.gathering import gather, payment_of
 from ferryman.evidence.trace.model import Story
 from ferryman.evidence.trace.opening import Desks
 from ferryman.evidence.trace.story import tell
 from ferryman.schemas import active
+from ferryman.services.payments import telling
+from ferryman.services.payments.rules import Rules
+from ferryman.services.payments.store import Request
 from ferryman.services.wallet.consumer import wallet
+from ferryman.services.wallet.literal import consumer as silent
 from ferryman.testing import house
 from support.crossing_payments import COMMANDS, RESULTS, Crossing
-from support.paying import Desk, refused
-from support.walleting import Books
+from support.paying import Desk, failed, refused
+from support.walleting import Books, asked
 
 
 @pytest.fixture
@@ -259,3 +265,51 @@ def test_a_trace_takes_under_a_second_in_a_journal_of_a_million_entries(crossing
         took.append(time.monotonic() - began)
     print(f"a trace took {', '.join(f'{each * 1000:.0f}' for each in sorted(took))} ms")
     assert sorted(took)[2] < 1
+
+
+def literally(crossing: Crossing, balance: int = 900) -> Request:
+    """Recorded in the literal mode."""
+    rules, crossing.desk.rules = crossing.desk.rules, Rules(literal=True)
+    payment = crossing.request(balance)
+    crossing.desk.rules = rules
+    return payment
+
+
+def test_a_payment_of_the_literal_mode_is_told_from_its_own_outbox_to_the_wallets_word(crossing: Crossing) -> None:
+    payment = literally(crossing)
+    story = crossing.story(payment)
+    [appended] = [each for each in story.events if each.what == "appended"]
+    assert (appended.detail["id"], appended.detail["table"]) == (str(payment.uuid), "payments.outbox")
+    assert story.ending.next == "ferryman run relay"
+    outbox = "UPDATE payments.outbox SET try_count = 5, last_error = 'Kafka was away', last_attempt_at = now()"
+    crossing.desk.db.execute(outbox)
+    story = crossing.story(payment)
+    assert "orchestrator failed, and is not tried again wallet.deduct" in told(story)
+    assert "PENDING for good after 5 attempts" in story.ending.why
+    assert story.ending.next == f"ferryman reconcile payments --id {payment.uuid}"
+    crossing.desk.db.execute("UPDATE payments.outbox SET status = 'PUBLISHED', published_at = now()")
+    assert crossing.story(payment).ending.next == "ferryman run wallet-literal"
+    command = asked("DEDUCT", payment.wallet_id, payment.uuid, amount=500, id=payment.uuid)
+    BatchTransaction(silent(lambda *_: None), crossing.books.db, Plain(crossing.books.db), [command]).run()
+    story = crossing.story(payment)
+    assert told(story) == ["orchestrator requested", *WAY]
+    assert "told so by HTTP, once: it was not heard" in story.ending.why
+    with crossing.desk.db.transaction():
+        told_so, rules = telling.Told("SUCCEEDED"), crossing.desk.rules
+        telling.tell(crossing.desk.db, payment.uuid, told_so, sagas=crossing.desk.sagas, rules=rules, headers={})
+    assert (crossing.story(payment).ending.now, crossing.story(payment).ending.next) == ("SUCCEEDED", None)
+
+
+def test_what_failed_and_stays_taken_ends_with_the_command_that_gives_it_back(crossing: Crossing) -> None:
+    payment = crossing.request()
+    crossing.desk.apply(failed(payment, "NO_WALLET"))
+    crossing.publish(crossing.desk.db)
+    crossing.taken()
+    ending = crossing.story(payment).ending
+    assert "has taken 500 EUR and not given it back" in ending.why
+    assert ending.next == f"ferryman reconcile payments --id {payment.uuid}"
+    crossing.publish(crossing.books.db)
+    crossing.applied()
+    assert crossing.story(payment).ending.next == "ferryman run relay"
+    crossing.through()
+    assert (crossing.story(payment).ending.now, crossing.story(payment).ending.next) == ("FAILED", None)

@@ -23,6 +23,7 @@ from ferryman.services.payments.rules import Rules
 from ferryman.services.payments.store import Request
 from ferryman.testing import house
 from ferryman.testing.receiver import Receiver
+from support.houses import damage
 from support.launch import KillAt, Launched, Launcher
 from support.published import read_topic, said
 from support.topics import create
@@ -114,11 +115,23 @@ class ChancePay:
 
     def reconcile(self, *arguments: str, code: int) -> Any:
         """What it says of all that is pending, however young."""
+        return self._looked("reconcile", "payments", "--older", "0s", *arguments, code=code)
+
+    def audit(self, *, code: int) -> Any:
+        """Of all, as if it had been recorded a while ago: a window that is closed leaves the newest out."""
+        with damage(self.payments):
+            self.payments.execute("UPDATE payments.requests SET created_at = created_at - interval '10 s'")
+        return self._looked("audit", code=code)
+
+    def trace(self, uuid: UUID) -> Any:
+        return self._looked("trace", str(uuid), "--no-kafka", code=0)
+
+    def _looked(self, *arguments: str, code: int) -> Any:
         env = {
             **self.environment(self.ours), "FERRYMAN_PAYMENTS__WALLET_DATABASE_URL": self.theirs,
             "FERRYMAN_PAYMENTS__ANSWER_SECONDS": "0.001",
         }  # fmt: skip
-        ran = self.ferryman.run("reconcile", "payments", "--older", "0s", "--json", *arguments, env=env)
+        ran = self.ferryman.run(*arguments, "--json", env=env)
         assert ran.wait() == code, ran.transcript()
         return ran.json
 

@@ -52,6 +52,8 @@ class Town:
     books: Books
     settings: Settings
     codecs: Codecs
+    processes: tuple[Database, ...] = ()
+    """Sessions under the names of both consumers, as they have while they run."""
 
     @property
     def house(self) -> House:
@@ -124,6 +126,10 @@ class Town:
         for db in (self.desk.db, self.books.db):
             db.execute("UPDATE ferryman.outbox SET created_at = created_at - make_interval(secs => %s)", (seconds,))
             db.execute("UPDATE ferryman.inbox SET received_at = received_at - make_interval(secs => %s)", (seconds,))
+        self.desk.db.execute(
+            "UPDATE ferryman.saga_stray SET came_at = came_at - make_interval(secs => %s) WHERE saga_id = ANY (%s)",
+            (seconds, ids),
+        )
         with damage(self.books.db):
             self.books.db.execute(
                 "UPDATE wallet.ledger SET decided_at = decided_at - make_interval(secs => %s) "
@@ -194,7 +200,9 @@ def two_databases(server: str, orchestrator: str) -> Iterator[Town]:
     with (
         psycopg.connect(orchestrator, autocommit=True) as ours,
         psycopg.connect(url, autocommit=True) as theirs,
+        psycopg.connect(orchestrator, application_name="ferryman payments") as payments,
+        psycopg.connect(url, application_name="ferryman wallet") as wallet,
     ):
         rules = Rules(answer_seconds=settings.payments.answer_seconds)
-        yield Town(Desk(ours, codecs, rules), Books(theirs, codecs), settings, codecs)
+        yield Town(Desk(ours, codecs, rules), Books(theirs, codecs), settings, codecs, (payments, wallet))
     real.drop_database(server, name)

@@ -7,7 +7,7 @@ from uuid import UUID
 import pytest
 
 from ferryman.evidence.audit.model import Facts, Horizon, Operation, Request, Sums
-from ferryman.evidence.audit.policy import add, judge
+from ferryman.evidence.audit.policy import add, judge, unequal
 
 NOW = datetime(2026, 11, 18, 12, tzinfo=UTC)
 ONE, WALLET = UUID(int=1), UUID(int=2)
@@ -47,6 +47,8 @@ BACK, STOPPED = operation("CANCEL", 500), operation(reason="CANCELLED")
         (facts("FAILED"), ["no_ledger"]),
         (facts("FAILED", TAKEN), ["failure_with_deduction"]),
         (facts("SUCCEEDED", TAKEN, applied=False), []),  # the wallet may have told it beside its results
+        (facts("SUCCEEDED", TAKEN, applied=False, reported=True), []),  # and the result comes behind that
+        (facts("SUCCEEDED", TAKEN, applied=False, reported=True, literal=True), []),
         (facts("SUCCEEDED", TAKEN, applied=False, fulfil=True), ["no_result"]),
         (facts("FAILED", TAKEN, BACK, applied=False), ["no_result"]),
         (facts("SUCCEEDED", TAKEN, received=frozenset()), ["no_receipt"]),
@@ -65,8 +67,36 @@ def test_what_receipts_would_tell_is_not_called_wrong_once_they_are_forgotten() 
     assert {"receipts.expired", "results.expired"} <= set(judged.counts)
 
 
+LATER = Horizon(None, None, NOW + timedelta(hours=1), NOW + timedelta(hours=1))
+
+
+@pytest.mark.parametrize(
+    ("known", "wrong"),
+    [
+        (facts("SUCCEEDED", TAKEN, applied=False, reported=True), ["no_result"]),
+        (facts("SUCCEEDED", TAKEN, applied=False, reported=True, literal=True), []),
+        (facts("SUCCEEDED", TAKEN, applied=False), []),
+        (facts("DEDUCTING", applied=False), ["no_command"]),
+        (facts("DEDUCTING", applied=False, commanded="found"), []),
+        (facts("DEDUCTING", applied=False, commanded="expired"), []),
+        (facts("DEDUCTING", applied=False, literal=True), []),
+        (facts("DEDUCTING", applied=False, seen=True), []),
+        (facts("DEDUCTING", applied=False, seen=True, stale=frozenset({"DEDUCT"})), ["no_ledger"]),
+        (facts("FAILED", TAKEN, back_at=NOW), ["failure_with_deduction"]),
+        (facts("FAILED", TAKEN, back_at=NOW + timedelta(hours=1)), []),
+    ],
+)
+def test_what_has_had_its_time_must_have_gone_on(known: Facts, wrong: list[str]) -> None:
+    assert [each.what for each in judge(known, LATER).wrong] == wrong
+
+
+def test_all_that_succeeded_is_all_that_was_taken_and_what_failed_takes_nothing() -> None:
+    assert list(unequal("EUR", Sums(5, 5, 3, 9, by_hand=1, giving_back=2))) == []
+    assert [each.what for each in unequal("EUR", Sums(5, 4, 3))] == ["unequal_sums", "unequal_sums"]
+
+
 def test_sums_tell_what_was_taken_by_what_became_of_the_payment() -> None:
     sums = Sums()
     for known in (facts("SUCCEEDED", TAKEN), facts("FAILED", TAKEN, BACK), facts("STUCK", TAKEN)):
-        add(sums, known)
+        add(lambda _currency: sums, known, FOR_EVER)
     assert (sums.succeeded, sums.deducted, sums.failed_net, sums.in_flight_net) == (500, 500, 0, 500)

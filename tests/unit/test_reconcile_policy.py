@@ -1,5 +1,6 @@
 """Why a payment is still pending, decided from values."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from uuid import UUID, uuid5
 
@@ -13,8 +14,10 @@ from ferryman.evidence.reconcile.model import (
     Cause,
     Entry,
     Evidence,
+    Lag,
     Operation,
     Pending,
+    Reader,
     Receipt,
     Rejected,
     Repair,
@@ -72,6 +75,10 @@ def test_the_ledger_speaks_before_the_outbox_and_the_inbox() -> None:
         (Evidence(pending(), command=entry("FAILED", replay=1)), (Cause.NEVER_PUBLISHED, Repair.REPLAY)),
         (Evidence(pending(), command=entry("DISCARDED")), (Cause.NEVER_PUBLISHED, Repair.REPUBLISH)),
         (Evidence(pending(), receipts=(receipt("RECEIVED"),)), (Cause.CONSUMER_FAILED, Repair.REPUBLISH)),
+        (
+            Evidence(pending(), receipts=(receipt("RECEIVED"),), asked_since=True),
+            (Cause.NOT_CONSUMED, Repair.REPUBLISH),
+        ),
         (Evidence(pending(), receipts=(receipt("REOPENED"),)), (Cause.NOT_CONSUMED, Repair.REPUBLISH)),
         (
             Evidence(pending(), receipts=(receipt("REJECTED"),), rejected=(Rejected(TWO, "BUG", "no", "REJECTED"),)),
@@ -114,8 +121,97 @@ def test_what_holds_the_outbox_up_is_what_a_person_runs() -> None:
 
 
 def test_what_kafka_says_of_the_reader_stands_in_the_evidence() -> None:
-    house = Standing(300.0, 0, lags={"wallet.deduct": "Kafka: the group wallet is 7 messages behind"})
+    house = Standing(300.0, 0, readers={"wallet": Reader(lag=Lag("Kafka: the group wallet is 7 messages behind", 0))})
     assert "7 messages behind" in judge(Evidence(pending()), house).evidence
+
+
+LOST, UNHEARD = Evidence(pending()), Evidence(pending(), decided())
+FAR, NEAR = Lag("Kafka: it is 9 messages behind", 2), Lag("Kafka: it is 9 messages behind", 0)
+THERE = "FERRYMAN_DATABASE_URL=$FERRYMAN_PAYMENTS__WALLET_DATABASE_URL "
+
+
+@pytest.mark.parametrize(
+    ("known", "name", "reader", "expected", "following"),
+    [
+        (LOST, "wallet", Reader(0), (Repair.NONE, True), f"{THERE}ferryman run wallet"),
+        (replace(LOST, literal=True), "wallet", Reader(0), (Repair.NONE, True), f"{THERE}ferryman run wallet-literal"),
+        (LOST, "wallet", Reader(0, lag=NEAR), (Repair.REPUBLISH, False), "ferryman reconcile payments --id"),
+        (LOST, "wallet", Reader(0, lag=FAR), (Repair.NONE, True), f"{THERE}ferryman run wallet"),
+        (LOST, "wallet", Reader(1, lag=FAR), (Repair.NONE, False), f"{THERE}ferryman inbox stats"),
+        (LOST, "wallet", Reader(1, "ann"), (Repair.NONE, True), f"{THERE}ferryman resume wallet --consumer"),
+        (LOST, "payments", Reader(0), (Repair.REPUBLISH, False), "ferryman reconcile payments --id"),
+        (UNHEARD, "payments", Reader(0), (Repair.NONE, True), "ferryman run payments"),
+        (UNHEARD, "payments", Reader(1, lag=FAR), (Repair.NONE, False), "ferryman inbox stats"),
+        (UNHEARD, "payments", Reader(1, "ann"), (Repair.NONE, True), "ferryman resume payments --consumer"),
+        (UNHEARD, "wallet", Reader(0), (Repair.NONE, True), f"{THERE}ferryman run wallet"),
+        (
+            replace(UNHEARD, literal=True),
+            "payments",
+            Reader(0),
+            (Repair.REREPORT, False),
+            "ferryman reconcile payments",
+        ),
+    ],
+)
+def test_who_is_away_paused_or_far_behind_is_sent_no_more_of_the_same(
+    known: Evidence, name: str, reader: Reader, expected: tuple[Repair, bool], following: str
+) -> None:
+    """N8: what stands in Kafka is not lost, and burns no attempt."""
+    case = judge(known, replace(HOUSE, readers={name: reader}))
+    assert (case.repair, case.person) == expected
+    assert case.next.startswith(following)
+
+
+def test_a_person_is_needed_only_once_an_answer_should_have_come() -> None:
+    used_up = Evidence(pending(exhausted=True))
+    assert judge(used_up, HOUSE).person
+    assert not judge(Evidence(pending(exhausted=True, asked=9)), HOUSE).person
+    assert judge(Evidence(pending(), command=entry("PENDING")), HOUSE).person, "no relay is connected"
+    assert not judge(Evidence(pending(asked=9), command=entry("PENDING")), HOUSE).person
+
+
+TAKEN = Operation(ONE, "DEDUCT", None, NOW, -500)
+BACK, NOTHING = Operation(ONE, "CANCEL", None, NOW, 500), Operation(ONE, "DEDUCT", "NO_WALLET", NOW)
+
+
+@pytest.mark.parametrize(
+    ("booked", "said", "following"),
+    [
+        ((TAKEN,), "give it back by hand", "--settle"),
+        ((TAKEN, BACK), "the ledger has given it back, so there is nothing to give back", "--settle"),
+        ((NOTHING,), "nothing was taken, so there is nothing to give back", "--settle"),
+        ((), "one may yet come", "ferryman trace"),
+    ],
+)
+def test_what_is_stuck_is_given_back_by_hand_only_where_the_ledger_says_that_it_stays_taken(
+    booked: tuple[Operation, ...], said: str, following: str
+) -> None:
+    case = judge(Evidence(pending("STUCK"), booked=booked), HOUSE)
+    assert said in case.evidence
+    assert following in case.next
+    assert ("give it back by hand" in case.evidence) == (booked == (TAKEN,))
+
+
+FAILURE = Evidence(pending("FAILED", exhausted=True), booked=(TAKEN,))
+
+
+@pytest.mark.parametrize(
+    ("known", "expected"),
+    [
+        (FAILURE, (Cause.NOT_GIVEN_BACK, Repair.GIVE_BACK)),
+        (replace(FAILURE, asked_back=False), (Cause.NOT_GIVEN_BACK, Repair.GIVE_BACK)),
+        (replace(FAILURE, receipts=(receipt("REJECTED"),)), (Cause.NOT_GIVEN_BACK, Repair.GIVE_BACK)),
+        (replace(FAILURE, command=entry("DISCARDED")), (Cause.NOT_GIVEN_BACK, Repair.GIVE_BACK)),
+        (replace(FAILURE, command=entry("FAILED")), (Cause.NOT_GIVEN_BACK, Repair.REPLAY)),
+        (replace(FAILURE, command=entry("PENDING")), (Cause.NOT_GIVEN_BACK, Repair.NONE)),
+        (replace(FAILURE, request=pending("FAILED", asked=9)), (Cause.NOT_GIVEN_BACK, Repair.NONE)),
+        (replace(FAILURE, outcome=decided("CANCEL", "NO_WALLET")), (Cause.NEEDS_PERSON, Repair.NONE)),
+    ],
+)
+def test_what_failed_and_stays_taken_is_asked_back_as_soon_as_that_was_in_vain(
+    known: Evidence, expected: tuple[Cause, Repair]
+) -> None:
+    assert told(known) == expected
 
 
 def test_ids_of_a_whole_column_are_those_that_the_rules_give() -> None:

@@ -34,6 +34,7 @@ NOON = datetime(2025, 11, 18, 12, tzinfo=UTC)
 ID = UUID("9f1c1a52-6f0e-4b7e-9d5a-3c1f0a7b2e10")
 WALLET = UUID("0d3a9c7e-51c4-4f0a-8f7d-2b6c1e9a4d55")
 DEDUCT, CANCEL, REFUND = (message_id(ID, f"wallet.{kind}") for kind in ("deduct", "cancel", "refund"))
+SECOND = message_id(ID, "wallet.cancel", 2)
 
 
 def after(milliseconds: float) -> datetime:
@@ -85,6 +86,15 @@ def known(
     return Known(ID, after(1000), of or payment(), orchestrator=orchestrator, wallet=wallet, **more)
 
 
+def literal(wallet: Side = IDLE, *, status: str = "PUBLISHED", ledger: Sequence[Operation] = (), **more: Any) -> Known:
+    """A payment of the literal mode."""
+    row = replace(entry(ID, "wallet.deduct", 1, status, **more), position=None)
+    return known(payment(due_at=None), Side([row], consumers=1), wallet, literal=row, ledger=ledger)
+
+
+NOT_DONE = payment("FAILED", reason="NO_WALLET")
+
+
 def unpublished(status: str, reason: str, command: str, identity: UUID = DEDUCT, kind: str = "wallet.deduct") -> Side:
     return Side([entry(identity, kind, 1, status, reason=reason, next=command)], consumers=1)
 
@@ -111,8 +121,17 @@ REQUEST, RECALL = message_id(ID, "fulfilment.request"), message_id(ID, "fulfilme
         (known(payment("FAILED", reason="INSUFFICIENT_FUNDS")), "FAILED", "did not hold enough", None),
         (known(payment("FAILED", reason="TIMED_OUT"), ledger=[took(), took(50, kind="CANCEL", amount=500)]), "FAILED",
          "did not come in time, and what was asked for was undone (TIMED_OUT); nothing is taken", None),
-        (known(payment("FAILED", reason="NO_WALLET"), APPLIED, DECIDED, ledger=[took()]), "FAILED",
-         "has taken 500 EUR and not given it back", "ferryman reconcile payments"),
+        (known(NOT_DONE, APPLIED, DECIDED, ledger=[took()]), "FAILED",
+         "has taken 500 EUR and not given it back", f"ferryman reconcile payments --id {ID}"),
+        (known(NOT_DONE, Side([entry(CANCEL, "wallet.cancel", 9)]), Side(), ledger=[took()]), "FAILED",
+         "not given it back: the command is published, and no process of wallet", "ferryman run wallet"),
+        (known(NOT_DONE, Side([entry(SECOND, "wallet.cancel", 99)]),
+               having(IDLE, REQUEUE, CANCEL), ledger=[took()]), "FAILED", "wallet has not come to it yet",
+         "ferryman inbox stats"),
+        (known(NOT_DONE, ASKED, having(IDLE, REQUEUE, CANCEL), ledger=[took()]), "FAILED",
+         "could not handle the command: REJECTED (BUG)", REQUEUE.next),
+        (known(NOT_DONE, APPLIED, DECIDED, ledger=[took()], settled=True), "FAILED",
+         "a person gave back what was taken for it", None),
         (known(orchestrator=unpublished("PENDING", "PENDING: no relay is connected", "ferryman run relay")),
          "PENDING (DEDUCTING)", "the command is not published (PENDING: no relay is connected). If nothing comes by 20",
          "ferryman run relay"),
@@ -159,10 +178,20 @@ REQUEST, RECALL = message_id(ID, "fulfilment.request"), message_id(ID, "fulfilme
          "the command is not published", "ferryman run relay"),
         (known(payment("STUCK"), ledger=[took(kind="CANCEL", reason="NO_WALLET", amount=0)]), "STUCK",
          "a person decides (NO_WALLET)", "ferryman reconcile payments"),
-        # ChancePay's literal mode: what failed in the handler's hands is never handled, and nothing happens by itself.
-        (known(payment(due_at=None), wallet=having(IDLE, Verdict("RECEIVED, at most once: it failed, had no effect and "
-               "never will: it broke", None), DEDUCT, "RECEIVED", error="it broke")), "PENDING (DEDUCTING)",
-         "had no effect and never will: it broke. Nothing more happens by itself", "ferryman reconcile payments"),
+        (known(payment("STUCK"), ledger=[took(), took(50, kind="CANCEL", amount=500)]), "STUCK",
+         "the ledger says that nothing stays taken", "ferryman reconcile payments"),
+        # The literal mode: its command has the payment's own id, and nothing happens by itself.
+        (literal(having(IDLE, Verdict("RECEIVED, at most once: it failed, had no effect and never will: it broke",
+                                      None), ID, "RECEIVED", error="it broke")), "PENDING (DEDUCTING)",
+         "had no effect and never will: it broke. No timeout looks at it", "ferryman reconcile payments"),
+        (literal(status="RETRYING", reason="RETRYING: 2 of 5 attempts are made, and the relay tries it"),
+         "PENDING (DEDUCTING)", "the command is not published (RETRYING: 2 of 5 attempts", None),
+        (literal(status="PENDING for good", reason="PENDING for good after 5 attempts: nothing tries again",
+                 next=f"ferryman reconcile payments --id {ID}"), "PENDING (DEDUCTING)",
+         "PENDING for good after 5 attempts", f"ferryman reconcile payments --id {ID}"),
+        (literal(Side()), "PENDING (DEDUCTING)", "no process of wallet is connected", "ferryman run wallet-literal"),
+        (literal(Side(receipts=[receipt(ID, "wallet.deduct", 22)]), ledger=[took()]), "PENDING (DEDUCTING)",
+         "told so by HTTP, once: it was not heard", f"ferryman reconcile payments --id {ID}"),
         (known(payment(due_at=after(-60_000)), replace(ASKED, consumers=0), DECIDED), "PENDING (DEDUCTING)",
          "It was to be looked at 1 min 1 s ago, and no process of payments is connected", "ferryman run payments"),
         (known(wallet=None), "PENDING (DEDUCTING)", "what the wallet made of it is not known", None),
@@ -227,7 +256,9 @@ def test_the_ids_of_messages_follow_from_the_payment_and_no_two_are_the_same() -
     messages = messages_of(ID, attempt=40)
     assert messages[DEDUCT] == ("wallet.deduct", 1)
     assert messages[message_id(ID, "wallet.cancel", 40)] == ("wallet.cancel", 40)
-    assert len(messages) == 5 * 40 + 3
+    assert messages[ID] == ("wallet.deduct", 1), "of the literal mode"
+    assert len(messages) == 5 * 40 + 3 + 1
+    assert ID not in messages_of(ID, types=["wallet.cancel"])
     assert results_of(messages)[RESULT] == DEDUCT
     assert not messages.keys() & messages_of(UUID(int=1)).keys()
 

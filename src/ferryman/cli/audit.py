@@ -13,7 +13,7 @@ from ferryman.evidence.audit.model import Books
 from ferryman.evidence.audit.walk import begin
 from ferryman.evidence.databases import open_databases
 from ferryman.runtime.exits import Exit
-from ferryman.runtime.times import moment
+from ferryman.runtime.times import moment, span
 
 _PROGRESS_SECONDS = 2.0
 
@@ -43,6 +43,7 @@ def command(
     payments.wallet_database_url. Exit code 1 when anything is wrong.
     """
     settings = wiring.settings(context)
+    wiring.use_catalogue(settings)
     with open_databases(settings, "audit") as databases:
         audit = begin(databases, settings)
         window, now = audit.books.window, audit.books.window.until
@@ -77,17 +78,20 @@ def _print(books: Books) -> None:
         ("", "", "how many"),
         [(stage, kind, f"{count:,}") for stage, kinds in said["counts"].items() for kind, count in kinds.items()],
     )
+    if books.oldest is not None:
+        waits = span((books.window.until - books.oldest).total_seconds())
+        click.echo(f"on their way: {said['in_flight']:,}, the oldest recorded {waits} before the end of the window")
     if books.sums:
         print_table(
             ("currency", "succeeded", "deducted for them", "taken of failed", "taken of pending", "wallets hold",
-             "opened with"),
+             "opened with", "failed: by hand", "failed: on its way"),
             [(currency, *(f"{each:,}" for each in sums.as_json().values())) for currency, sums in
              sorted(books.sums.items())],
         )  # fmt: skip
     for what, count in sorted(books.expired.items()):
         click.echo(f"cannot be told: {count:,} {what}")
     for each in books.wrong:
-        click.echo(f"{each.what}: {each.id}: {each.why}\n  {each.next}")
+        click.echo(f"{each.what}: {f'{each.id}: ' if each.id else ''}{each.why}\n  {each.next}")
     if books.wrongs > len(books.wrong):
         click.echo(f"and {books.wrongs - len(books.wrong):,} more")
     click.echo(f"verdict: {books.verdict}" + (f", {books.wrongs:,} found" if books.wrongs else ""))

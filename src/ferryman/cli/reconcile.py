@@ -16,7 +16,7 @@ from ferryman.cli.options import DurationType, act_of, who_option, yes_option
 from ferryman.cli.output import json_option, print_json, print_table, say
 from ferryman.evidence.databases import open_databases
 from ferryman.evidence.reconcile import metrics, repair, walk
-from ferryman.evidence.reconcile.model import Case, Cause, Repair
+from ferryman.evidence.reconcile.model import Case, Lag, Repair
 from ferryman.evidence.reconcile.repair import Repaired
 from ferryman.evidence.reconcile.walk import House
 from ferryman.runtime.exits import Exit
@@ -41,7 +41,7 @@ def command() -> None:
 @click.option("--id", "ids", type=click.UUID, multiple=True, metavar="UUID",
               help="This payment, whatever its age; may be given again.")  # fmt: skip
 @click.option("--settle", type=click.UUID, metavar="UUID",
-              help="Say that the amount of this STUCK payment was given back by hand: it becomes FAILED.")  # fmt: skip
+              help="Say that this STUCK payment was settled by hand: it becomes FAILED.")  # fmt: skip
 @click.option("--limit", type=click.IntRange(1, 1_000_000), default=1_000, show_default=True,
               help="The most payments that are listed; all are counted, and mended.")  # fmt: skip
 @click.option("--reason", help="Why, for the audit; needed with --yes.")
@@ -65,11 +65,13 @@ def payments(
 
     Without --yes nothing is changed. With it, what is lost is asked for again through the machine, and FAILED entries
     are replayed: an operation happens once, and whoever asks again is answered with its outcome. A payment that was
-    asked for less than payments.answer_seconds ago is left alone, so that the same command may run as often as one
-    likes. The wallet's database is named by payments.wallet_database_url.
+    asked for less than payments.answer_seconds ago is left alone, and so is one whose reader is away, paused or far
+    behind, so that the same command may run as often as one likes. What has FAILED and keeps what it took is found by
+    the results that came too late, or by --id, and asked back. The wallet's database is named by
+    payments.wallet_database_url.
 
     Causes: never_published, not_consumed, consumer_failed, result_lost, waits_downstream, needs_person,
-    evidence_expired. Exit code 5 when some need a person, else 1 when --yes would mend some, else 0.
+    evidence_expired, not_given_back. Exit code 5 when some need a person, else 1 when --yes would mend some, else 0.
     """
     if settle and ids:
         raise click.UsageError("--settle is of one payment: leave --id out")
@@ -79,7 +81,7 @@ def payments(
         if settle:
             done = repair.settle(house, settle, act, yes=yes)
             return _print_settled(settle, done=done, as_json=as_json)
-        total = _Total(limit)
+        total = _Total(limit, yes=yes)
         for cases in walk.cases(house, older_seconds=older.total_seconds(), ids=ids):
             total.add(cases)
             if yes:
@@ -88,8 +90,8 @@ def payments(
                 total.print_page()
             if total.seen % 10_000 < len(cases) and total.seen > len(cases):
                 say(f"{total.seen:,} payments looked at")
-    total.end(yes=yes, as_json=as_json)
-    return total.exit_code(yes=yes)
+    total.end(as_json=as_json)
+    return total.exit_code()
 
 
 @contextmanager
@@ -99,22 +101,23 @@ def _house(settings: Settings) -> Iterator[House]:
         yield House.of(databases, settings, _lags(settings))
 
 
-def _lags(settings: Settings) -> Callable[[], dict[str, str]]:
+def _lags(settings: Settings) -> Callable[[], dict[str, Lag]]:
     if not settings.kafka.bootstrap_servers:
         return dict
     from ferryman.evidence.reconcile.kafka import lags
 
-    return lambda: lags(settings.kafka)
+    return lambda: lags(settings.kafka, settings.payments.answer_seconds)
 
 
 class _Total:
     """All that was found: counted whole, listed up to a limit."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, *, yes: bool) -> None:
         self.causes: Counter[str] = Counter()
         self.repairs: Counter[str] = Counter()
         self.repaired = Repaired()
         self.seen = self.persons = 0
+        self._yes = yes
         self._limit, self._listed, self._page = limit, list[Case](), list[Case]()
 
     def add(self, cases: list[Case]) -> None:
@@ -124,7 +127,7 @@ class _Total:
             log.info("still pending", uuid=str(each.uuid), cause=each.cause, state=each.state, repair=each.repair)
         self.causes.update(each.cause for each in cases)
         self.repairs.update(each.repair for each in cases if each.repair is not Repair.NONE)
-        self.persons += sum(each.cause is Cause.NEEDS_PERSON and each.repair is Repair.NONE for each in cases)
+        self.persons += sum(each.person and not (self._yes and each.repair is not Repair.NONE) for each in cases)
         self._page = cases[: max(0, self._limit - self.seen)]
         self._listed += self._page
         self.seen += len(cases)
@@ -140,20 +143,20 @@ class _Total:
                 click.echo(f"{each.uuid}: {each.evidence}\n  {each.next}")
         self._listed = []
 
-    def end(self, *, yes: bool, as_json: bool) -> None:
+    def end(self, *, as_json: bool) -> None:
         if as_json:
             print_json({
-                "dry_run": not yes, "payments": self.seen, "counts": dict(self.causes), "repairs": dict(self.repairs),
-                "repaired": self.repaired.by_repair, "moved": self.repaired.moved, "persons": self.persons,
-                "cases": [_as_json(each) for each in self._listed],
+                "dry_run": not self._yes, "payments": self.seen, "counts": dict(self.causes),
+                "repairs": dict(self.repairs), "repaired": self.repaired.by_repair, "moved": self.repaired.moved,
+                "persons": self.persons, "cases": [_as_json(each) for each in self._listed],
             })  # fmt: skip
             return
         if not self.seen:
             click.echo("no payment is pending for so long")
             return
         said = ", ".join(f"{count:,} {cause}" for cause, count in sorted(self.causes.items()))
-        click.echo(f"{self.seen:,} payments are pending: {said}")
-        if yes:
+        click.echo(f"{self.seen:,} payments: {said}")
+        if self._yes:
             done = ", ".join(f"{count:,} by {how}" for how, count in self.repaired.by_repair.items())
             click.echo(f"mended: {done or 'none'}" + (f"; {self.repaired.moved:,} moved on meanwhile"
                                                       if self.repaired.moved else ""))  # fmt: skip
@@ -162,10 +165,10 @@ class _Total:
         if self.persons:
             click.echo(f"{self.persons:,} need a person")
 
-    def exit_code(self, *, yes: bool) -> int:
+    def exit_code(self) -> int:
         if self.persons:
             return Exit.PARTIAL
-        return Exit.FAILURE if self.repairs and not yes else Exit.OK
+        return Exit.FAILURE if self.repairs and not self._yes else Exit.OK
 
 
 def _as_json(case: Case) -> dict[str, Any]:

@@ -90,7 +90,7 @@ def _place(event: Event) -> str:
     if event.where == "kafka" and "topic" in detail:
         return f"→ {detail['topic']}" + (f"/{detail['partition']}/{detail['offset']}" if "offset" in detail else "")
     if event.what in ("appended", "reported"):
-        return f"at position {detail['position']}"
+        return f"in {detail['table']}" if "table" in detail else f"at position {detail['position']}"
     return ""
 
 

@@ -4,18 +4,25 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 from uuid import UUID
 
+from ferryman.runtime.settings import Settings
 from ferryman.runtime.uuids import derived
+from ferryman.services.payments.literal import OUTBOX
 from ferryman.services.payments.rules import message_id
 
-KINDS = {"wallet.deduct": "DEDUCT", "wallet.cancel": "CANCEL", "wallet.refund": "REFUND"}
+DEDUCT = "wallet.deduct"
+KINDS = {DEDUCT: "DEDUCT", "wallet.cancel": "CANCEL", "wallet.refund": "REFUND"}
 """Of each command for the wallet, the operation that it names in the ledger."""
 
 COMMANDS = tuple(KINDS)
 FULFILMENTS = ("fulfilment.request", "fulfilment.cancel")
 EVENTS = ("payment.requested", "payment.succeeded", "payment.failed")
 RESULTS = ("wallet.succeeded", "wallet.failed")
+LITERAL_LIMIT = int(OUTBOX["retry"]["limit"])
 ANSWER = "wallet/0"
 """How the id of the wallet's result follows from its command's: a consumer's name, and the first that it reports."""
+
+EXHAUSTED = "PENDING for good"
+"""Of an entry of the literal mode's outbox whose attempts are used up."""
 
 _ATTEMPTS = 32
 """More than are made by themselves, with the settings as they come."""
@@ -29,10 +36,11 @@ class Said(NamedTuple):
 
 
 def messages_of(payment: UUID, attempt: int = 1, types: Iterable[str] = COMMANDS + FULFILMENTS) -> dict[UUID, Said]:
-    """Every message that can have been said of it."""
-    attempts = range(1, max(attempt, _ATTEMPTS) + 1)
-    said = [Said(kind, each) for kind in types for each in attempts]
-    return {message_id(payment, *each): each for each in [*said, *(Said(kind, 1) for kind in EVENTS)]}
+    """Every message that can have been said of it. In the literal mode the first command has the payment's own id."""
+    kinds, attempts = list(types), range(1, max(attempt, _ATTEMPTS) + 1)
+    said = [Said(kind, each) for kind in kinds for each in attempts]
+    literal = {payment: Said(DEDUCT, 1)} if DEDUCT in kinds else {}
+    return literal | {message_id(payment, *each): each for each in [*said, *(Said(kind, 1) for kind in EVENTS)]}
 
 
 def results_of(commands: Mapping[UUID, Said]) -> dict[UUID, UUID]:
@@ -50,3 +58,9 @@ ASKED = {
     "FULFILLING": "fulfilment.request", "RECALLING": "fulfilment.cancel",
 }  # fmt: skip
 """Of each state, the command whose answer moves a payment on."""
+
+
+def literal_limit(settings: Settings) -> int:
+    """After so many attempts an entry of the literal mode's outbox stays where it is."""
+    given = settings.outbox.get("payments")
+    return given.retry.limit if given else LITERAL_LIMIT

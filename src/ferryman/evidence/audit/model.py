@@ -23,6 +23,9 @@ class Request(NamedTuple):
     changed_at: datetime
 
 
+FOUND, MISSING, EXPIRED = "found", "missing", "expired"
+"""What the journal has of a command: where its time is past the journal's retention, nobody can tell."""
+
 Place = tuple[datetime, UUID]
 """When a payment was recorded, and which: the order of a walk."""
 
@@ -82,10 +85,16 @@ class Window(NamedTuple):
 
 
 class Horizon(NamedTuple):
-    """Before these moments receipts are forgotten: of the wallet, and of the orchestrator. None where none ever are."""
+    """Before these moments receipts are forgotten: of the wallet, and of the orchestrator. None where none ever are.
+
+    What happened before `overdue` must have been followed by what follows it; and the orchestrator has heard of results
+    so long after `heard` that one which was decided before must have come.
+    """
 
     wallet: datetime | None
     orchestrator: datetime | None
+    overdue: datetime | None = None
+    heard: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +102,19 @@ class Wrong:
     """Something that must not be, by its name; why, and what a person runs next."""
 
     what: str
-    id: UUID
+    id: UUID | None
+    """Of the payment or the wallet; none where it is all of a currency."""
     why: str
     next: str
+
+
+class Receipt(NamedTuple):
+    """What a consumer's inbox has of a message; `reported` says whether a result was reported with it."""
+
+    id: UUID
+    status: str
+    at: datetime
+    reported: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +129,20 @@ class Facts:
     applied: bool = False
     settled: bool = False
     """Whether a person said that it was given back by hand."""
+    literal: bool = False
+    """Whether its command left by the outbox of the literal mode, whose results are told by HTTP alone."""
+    seen: bool = False
+    """Whether the wallet's inbox knows a command of it, whatever became of that."""
+    stale: frozenset[str] = frozenset()
+    """The kinds of commands that took effect so long ago that the ledger must have them."""
+    reported: bool = False
+    """Whether the wallet reported a result of it to the orchestrator."""
+    commanded: str = MISSING
+    """What the journal has of its commands, where neither the ledger nor the wallet's inbox knows one."""
+    back_at: datetime | None = None
+    """When a cancellation was last asked for, after it had FAILED; None also where that was in vain."""
+    back_waits: bool = False
+    """Whether that cancellation stands in the outbox, and is yet to be published."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +163,10 @@ class Sums:
     in_flight_net: int = 0
     wallets: int = 0
     opened: int = 0
+    by_hand: int = 0
+    """Of `failed_net`, what a person gave back."""
+    giving_back: int = 0
+    """Of `failed_net`, what a cancellation that is on its way gives back."""
 
     def as_json(self) -> dict[str, int]:
         return {name: getattr(self, name) for name in self.__slots__}
@@ -145,6 +182,8 @@ class Books:
     wrong: list[Wrong] = field(default_factory=list)
     wrongs: int = 0
     expired: Counter[str] = field(default_factory=Counter)
+    oldest: datetime | None = None
+    """When the oldest of those that are on their way was recorded."""
     most: int = 1_000
 
     def sum_of(self, currency: str) -> Sums:
@@ -154,6 +193,10 @@ class Books:
         self.wrongs += 1
         if len(self.wrong) < self.most:
             self.wrong.append(wrong)
+
+    def wait(self, since: datetime) -> None:
+        """One that is on its way since then."""
+        self.oldest = min(self.oldest or since, since)
 
     @property
     def verdict(self) -> str:
@@ -166,6 +209,7 @@ class Books:
             counts.setdefault(stage, {})[kind] = count
         return {
             "window": self.window._asdict(), "counts": counts, "in_flight": self.counts["requests.PENDING"],
+            "oldest_in_flight": self.oldest,
             "sums": {currency: each.as_json() for currency, each in sorted(self.sums.items())},
             "wrong": [{name: getattr(each, name) for name in each.__slots__} for each in self.wrong],
             "wrong_total": self.wrongs,

@@ -8,7 +8,7 @@ from uuid import UUID
 from psycopg.rows import tuple_row
 
 from ferryman.evidence.audit.columns import Numbers, Uuids, giving, taking
-from ferryman.evidence.audit.model import Operation, Page, Place, Plain, Request, Unbalanced, Window
+from ferryman.evidence.audit.model import Operation, Page, Place, Plain, Receipt, Request, Unbalanced, Window
 from ferryman.evidence.databases import Connection
 
 _COLUMNS = "r.uuid, r.wallet_id, r.amount, r.currency, r.fulfil, r.state, r.attempt, r.created_at, r.changed_at"
@@ -98,10 +98,18 @@ FROM unnest(%(ids)b::uuid[]) n (id) CROSS JOIN LATERAL (
 
 _RECEIVED = """\
 -- audit.received
-SELECT i.id
+SELECT i.id, i.status, i.received_at, i.reported
 FROM unnest(%(ids)b::uuid[]) n (id) CROSS JOIN LATERAL (
-    SELECT i.id FROM ferryman.inbox i WHERE i.consumer = %(consumer)s AND i.id = n.id AND i.status = 'HANDLED' OFFSET 0
+    SELECT i.id, i.status, i.received_at, coalesce(i.results, '[]') <> '[]' AS reported
+    FROM ferryman.inbox i WHERE i.consumer = %(consumer)s AND i.id = n.id OFFSET 0
 ) i
+"""
+
+_LITERAL = """\
+-- audit.literal
+SELECT o.uuid FROM unnest(%(ids)b::uuid[]) n (id) CROSS JOIN LATERAL (
+    SELECT o.uuid FROM payments.outbox o WHERE o.uuid = n.id OFFSET 0
+) o
 """
 
 # The ledger is append-only, so its blocks are in no need of an index: what was booked stays where it is.
@@ -150,19 +158,6 @@ CROSS JOIN LATERAL (SELECT sum(amount) AS booked FROM wallet.ledger l WHERE l.wa
 WHERE w.id = ANY (%(ids)s::uuid[]) AND (w.balance < 0 OR w.balance <> coalesce(l.booked, 0))
 """
 
-_SETTLED = """\
--- audit.settled
-SELECT (filter ->> 'settle')::uuid FROM ferryman.outbox_audit
-WHERE act = 'reconcile' AND filter ? 'settle' AND (filter ->> 'settle')::uuid = ANY (%(ids)s::uuid[])
-"""
-
-# When the first of all that there is was recorded: what the ledger has of before that was archived.
-_ARCHIVED = """\
--- audit.archived
-SELECT max((filter ->> 'before')::timestamptz) FROM ferryman.outbox_audit
-WHERE act = 'archive' AND filter ->> 'machine' = 'payment'
-"""
-
 # Compiling such statements takes longer than to run them.
 _READ_ONLY = """\
 -- audit.read_only
@@ -205,26 +200,32 @@ def plain(db: Connection, page: Page, commands: Uuids, not_applied: Numbers | No
 
 
 def requests_of(db: Connection, ids: Sequence[UUID]) -> list[Request]:
-    return _rows(db, Request, _REQUESTS_OF, {"ids": list(ids)})
+    return rows(db, Request, _REQUESTS_OF, {"ids": list(ids)})
 
 
 def unknown(db: Connection, ids: Uuids | Sequence[UUID]) -> set[UUID]:
     """Those of these payments that were never recorded."""
-    return _ids(db, _UNKNOWN, {"ids": ids})
+    return ids_of(db, _UNKNOWN, {"ids": ids})
 
 
 def about(db: Connection) -> int:
     """How many requests the planner thinks there are."""
-    return int(_one(db, _ABOUT) or 0)
+    return int(one(db, _ABOUT) or 0)
 
 
 def operations(db: Connection, ids: Sequence[UUID]) -> list[Operation]:
-    return _rows(db, Operation, _OPERATIONS, {"ids": list(ids)})
+    return rows(db, Operation, _OPERATIONS, {"ids": list(ids)})
 
 
-def received(db: Connection, consumer: str, ids: Iterable[UUID]) -> set[UUID]:
-    """Those of these messages that took effect there."""
-    return _ids(db, _RECEIVED, {"consumer": consumer, "ids": list(ids)})
+def received(db: Connection, consumer: str, ids: Iterable[UUID]) -> dict[UUID, Receipt]:
+    """What is known there of these messages."""
+    found = rows(db, Receipt, _RECEIVED, {"consumer": consumer, "ids": list(ids)})
+    return {row.id: row for row in found}
+
+
+def literal(db: Connection, ids: Sequence[UUID]) -> set[UUID]:
+    """Those of these payments whose command left by the outbox of the literal mode."""
+    return ids_of(db, _LITERAL, {"ids": list(ids)})
 
 
 def booked(db: Connection, window: Window, first: int, end: int) -> tuple[Uuids | None, int]:
@@ -234,7 +235,7 @@ def booked(db: Connection, window: Window, first: int, end: int) -> tuple[Uuids 
 
 
 def blocks(db: Connection) -> int:
-    return int(_one(db, _BLOCKS) or 0)
+    return int(one(db, _BLOCKS) or 0)
 
 
 def lopsided(db: Connection, ids: Uuids) -> list[tuple[UUID, str, str]]:
@@ -251,33 +252,22 @@ def wallets(db: Connection, after: UUID | None, most: int) -> list[tuple[UUID, s
 
 
 def unbalanced(db: Connection, ids: Sequence[UUID]) -> list[Unbalanced]:
-    return _rows(db, Unbalanced, _UNBALANCED, {"ids": list(ids)})
-
-
-def settled(db: Connection, ids: Sequence[UUID]) -> set[UUID]:
-    """Those that a person said were given back by hand."""
-    return _ids(db, _SETTLED, {"ids": list(ids)})
-
-
-def archived(db: Connection) -> datetime | None:
-    """Payments that ended before this moment may stand elsewhere by now."""
-    found: datetime | None = _one(db, _ARCHIVED)
-    return found
+    return rows(db, Unbalanced, _UNBALANCED, {"ids": list(ids)})
 
 
 def now(db: Connection) -> datetime:
     """The database's clock is the truth."""
-    found: datetime = _one(db, _NOW)
+    found: datetime = one(db, _NOW)
     return found
 
 
-def _rows(db: Connection, make: type[RowT], statement: LiteralString, given: Mapping[str, Any]) -> list[RowT]:
+def rows(db: Connection, make: type[RowT], statement: LiteralString, given: Mapping[str, Any]) -> list[RowT]:
     made: Any = make
-    rows = db.cursor(row_factory=tuple_row, binary=True).execute(statement, given).fetchall()
-    return [made._make(row) for row in rows]
+    found = db.cursor(row_factory=tuple_row, binary=True).execute(statement, given).fetchall()
+    return [made._make(row) for row in found]
 
 
-def _ids(db: Connection, statement: LiteralString, given: Mapping[str, Any]) -> set[UUID]:
+def ids_of(db: Connection, statement: LiteralString, given: Mapping[str, Any]) -> set[UUID]:
     cursor = db.cursor(row_factory=tuple_row, binary=True)
     taking(cursor)
     return {row[0] for row in cursor.execute(statement, given).fetchall()}
@@ -292,7 +282,7 @@ def _opaque(db: Connection, statement: LiteralString, given: Mapping[str, Any]) 
     return row
 
 
-def _one(db: Connection, statement: LiteralString) -> Any:
+def one(db: Connection, statement: LiteralString) -> Any:
     row = db.cursor(row_factory=tuple_row).execute(statement).fetchone()
     assert row is not None
     return row[0]

@@ -6,34 +6,25 @@ looked at again after a moment, whole, before it is called so.
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import groupby
-from operator import attrgetter
 from uuid import UUID
 
-from ferryman.evidence.audit import columns, policy, store
+from ferryman.evidence.audit import columns, gathering, policy, store, store_again
 from ferryman.evidence.audit.columns import Uuids
-from ferryman.evidence.audit.model import Books, Facts, Horizon, Operation, Page, Place, Request, Window
+from ferryman.evidence.audit.gathering import Reading
+from ferryman.evidence.audit.model import Books, Facts, Horizon, Page, Place, Request, Window
 from ferryman.evidence.audit.policy import COMMANDS
-from ferryman.evidence.databases import Connection, Databases
+from ferryman.evidence.databases import Databases
 from ferryman.evidence.messages import ANSWER
-from ferryman.runtime.desk import Desk
 from ferryman.runtime.settings import Settings
-from ferryman.runtime.uuids import derived
-from ferryman.services.payments.rules import message_id
 
 PAGE = 5_000
 CUT_SECONDS = 5.0
-_FEW, _MANY = 1, 32
-"""Attempts that are looked for at first, and when something was not found."""
-
-"""What the id of a result follows from, beside its command's."""
-
-_NOT_FOUND = {"receipts.expired", "results.expired", "results.told"}
-"""What an attempt that was not looked for may still tell."""
+_PATIENCE_SECONDS, _ANSWERS = 600.0, 3
+"""What was asked for must have gone on after so long, or after so many times what an answer may take."""
 
 _BLOCKS, _MOST_BLOCKS = 64, 1_024
 _MOST_SUSPECTS = 5_000
@@ -46,8 +37,7 @@ Progress = Callable[[str, int, int], None]
 class Audit:
     """One audit: how far it is, and what it has found."""
 
-    databases: Databases
-    settings: Settings
+    reading: Reading
     books: Books
     horizon: Horizon
     progress: Progress = lambda _what, _done, _about: None
@@ -56,37 +46,28 @@ class Audit:
     _suspects: list[UUID] = field(default_factory=list)
     _orphans: set[UUID] = field(default_factory=set)
 
-    @contextmanager
-    def orchestrator(self) -> Iterator[Connection]:
-        with Desk(self.databases.orchestrator, self.settings.database).acting() as db:
-            store.read_only(db)
-            yield db
-
-    @contextmanager
-    def wallet(self) -> Iterator[Connection]:
-        with Desk(self.databases.wallet, self.settings.database).acting() as db:
-            store.read_only(db)
-            yield db
-
     def run(self) -> Books:
         self._requests()
         self._ledger()
         self._wallets()
+        for currency, sums in sorted(self.books.sums.items()):
+            for wrong in policy.unequal(currency, sums):
+                self.books.find(wrong)
         return self.books
 
     def _requests(self) -> None:
         after: Place | None = None
         done = 0
-        with self.orchestrator() as db:
+        with self.reading.orchestrator() as db:
             about = store.about(db)
         while True:
-            with self.orchestrator() as db:
+            with self.reading.orchestrator() as db:
                 page = store.page(db, self.books.window, after, PAGE)
             if page is None:
                 break
             after = page.last
             if others := self._plain(page):
-                with self.orchestrator() as db:
+                with self.reading.orchestrator() as db:
                     requests = store.requests_of(db, others)
                 self._judge(requests)
             done += page.many
@@ -96,9 +77,9 @@ class Audit:
     def _plain(self, page: Page) -> list[UUID]:
         """Counts what is plainly in order, which the servers tell by themselves; the rest is to be looked at."""
         commands = columns.derived(page.uuids, f"{COMMANDS['DEDUCT']}/1")
-        with self.orchestrator() as db:
+        with self.reading.orchestrator() as db:
             not_applied = store.not_applied(db, columns.derived(commands, ANSWER))
-        with self.wallet() as db:
+        with self.reading.wallet() as db:
             found, others = store.plain(db, page, commands, not_applied)
         for each in found:
             policy.add_plain(self.books.counts, self.books.sum_of(each.currency), each)
@@ -106,12 +87,12 @@ class Audit:
 
     def _judge(self, page: Sequence[Request]) -> None:
         """What is well is counted; what is not, is looked at again."""
-        for known in self._facts(page, _FEW):
+        for known in gathering.first(self.reading, page, self.horizon):
             judged = policy.judge(known, self.horizon)
-            if judged.wrong or not _NOT_FOUND.isdisjoint(judged.counts):
-                self._suspects.append(known.request.uuid)
-            else:
+            if policy.plain_at_once(known, judged):
                 self._count(known, judged.counts)
+            else:
+                self._suspects.append(known.request.uuid)
         if len(self._suspects) >= _MOST_SUSPECTS:
             self._look_again()
 
@@ -119,54 +100,30 @@ class Audit:
         if not self._suspects:
             return
         time.sleep(self.moment_seconds)
-        with self.orchestrator() as db:
+        with self.reading.orchestrator() as db:
             page = store.requests_of(db, self._suspects)
         for first in range(0, len(page), PAGE // 10):
-            for known in self._facts(page[first : first + PAGE // 10], _MANY):
+            for known in gathering.again(self.reading, page[first : first + PAGE // 10], self.horizon):
                 judged = policy.judge(known, self.horizon)
                 self._count(known, judged.counts)
                 for wrong in judged.wrong:
                     self.books.find(wrong)
         self._suspects.clear()
 
-    def _facts(self, page: Sequence[Request], attempts: int) -> list[Facts]:
-        """The ledger of these requests, which were read before; then what was received, and what was applied."""
-        ids = [each.uuid for each in page]
-        with self.wallet() as db:
-            rows = sorted(store.operations(db, ids), key=attrgetter("request_id"))
-            booked = {uuid: tuple(each) for uuid, each in groupby(rows, key=attrgetter("request_id"))}
-            commands = [_commands(uuid, booked.get(uuid, ()), attempts) for uuid in ids]
-            received = store.received(db, "wallet", [each for mine in commands for _, each in mine])
-        results = [[derived(each, ANSWER) for _, each in mine] for mine in commands]
-        with self.orchestrator() as db:
-            applied = store.received(db, "payments", [each for mine in results for each in mine])
-            settled = store.settled(db, ids) if attempts == _MANY else set()
-        return [
-            Facts(
-                request,
-                booked.get(request.uuid, ()),
-                frozenset(kind for kind, each in mine if each in received),
-                not applied.isdisjoint(answers),
-                request.uuid in settled,
-            )
-            for request, mine, answers in zip(page, commands, results, strict=True)
-        ]
-
     def _count(self, known: Facts, counts: Sequence[str]) -> None:
         self.books.counts.update(counts)
-        policy.add(self.books.sum_of(known.request.currency), known)
-        if "receipts.expired" in counts:
-            self.books.expired[policy.RECEIPTS_GONE] += 1
-        if "results.expired" in counts:
-            self.books.expired[policy.RESULTS_GONE] += 1
+        policy.add(self.books.sum_of, known, self.horizon)
+        self.books.expired.update(gone for count, gone in policy.GONE.items() if count in counts)
+        if "requests.PENDING" in counts:
+            self.books.wait(known.request.created_at)
 
     def _ledger(self) -> None:
         """By its blocks: what was booked stays where it is, and what is booked meanwhile is past the window."""
         first, step = 0, _BLOCKS
-        with self.wallet() as db:
+        with self.reading.wallet() as db:
             end = store.blocks(db)
         while first < end:
-            with self.wallet() as db:
+            with self.reading.wallet() as db:
                 ids, many = store.booked(db, self.books.window, first, first + step)
                 lopsided = store.lopsided(db, ids) if ids else []
             for uuid, names in groupby(lopsided, key=lambda each: each[0]):
@@ -182,7 +139,7 @@ class Audit:
     def _unknown(self, ids: Uuids | Sequence[UUID] | None) -> set[UUID]:
         if not ids:
             return set()
-        with self.orchestrator() as db:
+        with self.reading.orchestrator() as db:
             return store.unknown(db, ids)
 
     def _orphans_again(self) -> None:
@@ -191,10 +148,10 @@ class Audit:
             return
         time.sleep(self.moment_seconds)
         missing = sorted(self._unknown(sorted(self._orphans)))
-        with self.wallet() as db:
+        with self.reading.wallet() as db:
             last = {each.request_id: each.decided_at for each in store.operations(db, missing)}
-        with self.orchestrator() as db:
-            archived = store.archived(db)
+        with self.reading.orchestrator() as db:
+            archived = store_again.archived(db)
         for uuid in missing:
             if archived is not None and last[uuid] < archived:
                 self.books.expired[policy.ARCHIVED] += 1
@@ -207,7 +164,7 @@ class Audit:
         """Each balance against its ledger, whatever the window: a sum has no beginning."""
         after: UUID | None = None
         while True:
-            with self.wallet() as db:
+            with self.reading.wallet() as db:
                 page = store.wallets(db, after, PAGE // 10)
             if not page:
                 return
@@ -217,7 +174,7 @@ class Audit:
                 sums.opened += opened
             if suspects := [uuid for uuid, _, balance, booked, _ in page if balance != booked or balance < 0]:
                 time.sleep(self.moment_seconds)
-                with self.wallet() as db:
+                with self.reading.wallet() as db:
                     for each in store.unbalanced(db, suspects):
                         self.books.find(policy.unbalanced(*each))
             after = page[-1][0]
@@ -231,17 +188,17 @@ def begin(
     """Of a window that is closed: what was recorded in it before this moment, with time for what is being recorded."""
     for each in (databases.orchestrator, databases.wallet):
         each.prepare_threshold = None  # ids are looked for in long arrays: no plan of them is kept
+    reading = Reading(databases, settings)
+    with reading.orchestrator() as db:
+        now, heard = store.now(db), store_again.heard(db)
+    with reading.wallet() as db:
+        wallet_now = store.now(db)
+    closed = now - timedelta(seconds=CUT_SECONDS)
     retention = settings.consumer.receipts_retention_seconds
     gone = timedelta(seconds=retention) - _FORGETTING
-    now, wallet_now = store.now(databases.orchestrator), store.now(databases.wallet)
-    closed = now - timedelta(seconds=CUT_SECONDS)
-    horizon = Horizon(wallet_now - gone, now - gone) if retention else Horizon(None, None)
-    return Audit(databases, settings, Books(Window(since, min(until or closed, closed))), horizon)
-
-
-def _commands(uuid: UUID, booked: tuple[Operation, ...], attempts: int) -> list[tuple[str, UUID]]:
-    """The ids that its commands may have: of each kind that was booked, or of a deduction."""
-    kinds = {each.kind for each in booked} or {"DEDUCT"}
-    if attempts > _FEW or any(each.reason == "CANCELLED" for each in booked):
-        kinds = set(COMMANDS)
-    return [(kind, message_id(uuid, COMMANDS[kind], attempt)) for kind in kinds for attempt in range(1, attempts + 1)]
+    patience = timedelta(seconds=max(_PATIENCE_SECONDS, _ANSWERS * settings.payments.answer_seconds))
+    horizon = Horizon(
+        wallet_now - gone if retention else None, now - gone if retention else None, now - patience,
+        heard and heard - patience,
+    )  # fmt: skip
+    return Audit(reading, Books(Window(since, min(until or closed, closed))), horizon)

@@ -1,43 +1,65 @@
-"""What Kafka says of whoever is to read the commands: how far its group is behind. Evidence in words, and no more."""
+"""What Kafka says of whoever is to read commands and results: how far its group is behind."""
 
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from ferryman.evidence.messages import COMMANDS
+from ferryman.evidence.reconcile.model import Lag
 from ferryman.runtime import kafka
 from ferryman.runtime.settings import Kafka
+from ferryman.runtime.times import span
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
 
-_READERS = {"payments.commands": "wallet"}
+_TOPICS = {"wallet": "payments.commands", "payments": "wallet.results"}
+"""By who reads them; the name of a consumer is its group's."""
 
 
-def lags(settings: Kafka) -> dict[str, str]:
-    """By the type of each command. A cluster that does not answer is no reason not to look at the databases."""
+def lags(settings: Kafka, answer_seconds: float) -> dict[str, Lag]:
+    """By the reader. A cluster that does not answer is no reason not to look at the databases."""
     from confluent_kafka import KafkaException
 
     try:
         admin = kafka.admin(settings, "reconcile")
-        said = {topic: _lag(admin, topic, group, settings.timeout_seconds) for topic, group in _READERS.items()}
+        return {group: _lag(admin, topic, group, settings, answer_seconds) for group, topic in _TOPICS.items()}
     except KafkaException as error:
-        return dict.fromkeys(COMMANDS, f"Kafka does not say how far it is read: {kafka.translate(error).message}")
-    return dict.fromkeys(COMMANDS, "; ".join(said.values()))
+        return _silence(kafka.translate(error).message)
+    except TimeoutError:
+        return _silence(f"no answer within {span(settings.timeout_seconds)}")
 
 
-def _lag(admin: "AdminClient", topic: str, group: str, seconds: float) -> str:
+def _silence(why: str) -> dict[str, Lag]:
+    return dict.fromkeys(_TOPICS, Lag(f"Kafka does not say how far it is read: {why}"))
+
+
+def _lag(admin: "AdminClient", topic: str, group: str, settings: Kafka, answer_seconds: float) -> Lag:
+    """What is younger than an answer may take is on its way, however much of it there is."""
     from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
     from confluent_kafka.admin import OffsetSpec
 
+    seconds = settings.timeout_seconds
     known = admin.list_topics(topic, timeout=seconds).topics[topic]
     if known.error:
-        return f"Kafka has no topic {topic}"
+        return Lag(f"Kafka has no topic {topic}")
     places = [TopicPartition(topic, number) for number in known.partitions]
-    latest: Any = OffsetSpec
-    ends = {each.partition: answer.result(seconds).offset
-            for each, answer in admin.list_offsets({each: latest.latest() for each in places}).items()}  # fmt: skip
+    offsets: Any = OffsetSpec
+    old = datetime.now(UTC) - timedelta(seconds=answer_seconds)
+    ends = _offsets(admin, dict.fromkeys(places, offsets.latest()), seconds)
+    due = _offsets(admin, dict.fromkeys(places, offsets.for_timestamp(int(old.timestamp() * 1000))), seconds)
     [asked] = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group, places)]).values()
     read = {each.partition: max(each.offset, 0) for each in asked.result(seconds).topic_partitions}
-    behind = sum(max(0, end - read.get(number, 0)) for number, end in ends.items())
-    if behind:
-        return f"Kafka: the group {group} is {behind:,} messages behind in {topic}: is `ferryman run {group}` running?"
-    return f"Kafka: the group {group} has read all of {topic}"
+    behind = {number: max(0, end - read.get(number, 0)) for number, end in ends.items()}
+    overdue = sum(
+        min(behind[number], max(0, (ends[number] if at < 0 else at) - read.get(number, 0)))
+        for number, at in due.items()
+    )
+    if not any(behind.values()):
+        return Lag(f"Kafka: the group {group} has read all of {topic}", 0)
+    return Lag(f"Kafka: the group {group} is {sum(behind.values()):,} messages behind in {topic}", overdue)
+
+
+def _offsets(admin: "AdminClient", wanted: Mapping[Any, Any], seconds: float) -> dict[int, int]:
+    """By partition; negative where none is that young."""
+    found = admin.list_offsets(dict(wanted))
+    return {each.partition: answer.result(seconds).offset for each, answer in found.items()}

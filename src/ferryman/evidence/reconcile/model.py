@@ -17,6 +17,8 @@ class Cause(StrEnum):
     WAITS_DOWNSTREAM = "waits_downstream"
     NEEDS_PERSON = "needs_person"
     EVIDENCE_EXPIRED = "evidence_expired"
+    NOT_GIVEN_BACK = "not_given_back"
+    """It is over, having FAILED, and what was taken for it stays taken."""
 
 
 class Repair(StrEnum):
@@ -25,6 +27,7 @@ class Repair(StrEnum):
     REPUBLISH = "republish"
     REREPORT = "rereport"
     REPLAY = "replay"
+    GIVE_BACK = "give_back"
     NONE = "none"
 
 
@@ -32,7 +35,9 @@ ORCHESTRATOR, WALLET = "orchestrator", "wallet"
 
 
 class Pending(NamedTuple):
-    """A request that is not over; no time to look at it where it waits for a person."""
+    """A request that is not over, or that keeps what it must not; no time to look at it where it waits for a person, or
+    is over.
+    """
 
     uuid: UUID
     wallet_id: UUID
@@ -52,6 +57,8 @@ class Operation(NamedTuple):
     kind: str
     reason: str | None
     decided_at: datetime
+    amount: int = 0
+    """What the wallet gained by it."""
 
 
 class Entry(NamedTuple):
@@ -86,10 +93,6 @@ class Rejected(NamedTuple):
     status: str
 
 
-EXHAUSTED = "PENDING for good"
-"""Of an entry of the literal mode's outbox whose attempts are used up."""
-
-
 @dataclass(frozen=True, slots=True)
 class Evidence:
     """All that is known of one payment: first what the ledger says, then each step of what was asked last."""
@@ -108,6 +111,37 @@ class Evidence:
     """Why results were applied to nothing."""
     literal: bool = False
     """Whether it was recorded in the literal mode: its result is told by HTTP, once."""
+    booked: tuple[Operation, ...] = ()
+    """All that the ledger has of it."""
+    asked_since: bool = False
+    """Whether it was asked for once more since the newest of the receipts."""
+    asked_back: bool = True
+    """Of one that is over: whether anything ever asked for what it took to be given back."""
+
+    @property
+    def kept(self) -> int:
+        """What stays taken for it."""
+        return -sum(each.amount for each in self.booked)
+
+
+class Lag(NamedTuple):
+    """How far a group is behind, in words; and how much of that is older than an answer may take. None where Kafka does
+    not say.
+    """
+
+    said: str
+    overdue: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """Who is to read what was published: how many of its processes are connected, by whom it is paused, and how far it
+    is behind, where a cluster is named.
+    """
+
+    processes: int = 1
+    paused: str | None = None
+    lag: Lag | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +153,8 @@ class Standing:
     relays: dict[str, int] = field(default_factory=dict)
     pauses: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Of each database, the topics that are paused; the empty name is all of them."""
-    lags: dict[str, str] = field(default_factory=dict)
-    """What Kafka says of each topic's reader, where a cluster is named."""
+    readers: dict[str, Reader] = field(default_factory=dict)
+    """By the consumer's name: the wallet, which reads commands, and payments, which reads results."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,3 +172,5 @@ class Case:
     where: str = ORCHESTRATOR
     position: int | None = None
     """Of the entry that is replayed, and in which database it is."""
+    person: bool = False
+    """Whether nothing goes on until a person has done something."""

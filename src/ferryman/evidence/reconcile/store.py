@@ -8,12 +8,14 @@ from uuid import UUID
 from psycopg.rows import class_row, tuple_row
 
 from ferryman.evidence.databases import Connection
-from ferryman.evidence.reconcile.model import EXHAUSTED, Entry, Operation, Pending, Receipt, Rejected
+from ferryman.evidence.messages import EXHAUSTED
+from ferryman.evidence.reconcile.model import Entry, Operation, Pending, Receipt, Rejected
+from ferryman.services.payments.rules import REFUSED_DOWNSTREAM, TIMED_OUT
 
 _COLUMNS = """\
 r.uuid, r.wallet_id, r.state, r.attempt, CASE WHEN r.due_at < 'infinity' THEN r.due_at END AS due_at, r.changed_at,
 clock_timestamp() AS now, extract(epoch FROM clock_timestamp() - r.created_at)::float8 AS age_seconds,
-r.due_at::text AS mark"""
+coalesce(r.due_at::text, '') AS mark"""
 
 # By the index of what is not over, in the order in which it is to be looked at. What was moved since the walk began
 # stands further on now, and is left.
@@ -27,7 +29,23 @@ ORDER BY r.due_at, r.uuid LIMIT %(most)s
 
 _NAMED: LiteralString = f"""\
 -- reconcile.named
-SELECT {_COLUMNS} FROM payments.requests r WHERE r.uuid = ANY (%(ids)s::uuid[]) AND r.due_at IS NOT NULL
+SELECT {_COLUMNS} FROM payments.requests r WHERE r.uuid = ANY (%(ids)s::uuid[])
+  AND (r.due_at IS NOT NULL OR r.state = 'FAILED')
+"""  # noqa: S608 - same
+
+# What was taken and told too late to be kept: by the age of that, since nothing looks after what is over. Not what the
+# machine itself has undone, which only the wallet's answer ends.
+_TAKEN_LATE: LiteralString = f"""\
+-- reconcile.taken_late
+SELECT {_COLUMNS.replace("coalesce(r.due_at::text, '')", "s.came_at::text")}
+FROM ferryman.saga_stray s CROSS JOIN LATERAL (
+    SELECT * FROM payments.requests r
+    WHERE r.uuid = s.saga_id AND r.state = 'FAILED' AND coalesce(r.reason, '') <> ALL (%(undone)s) OFFSET 0
+) r
+WHERE s.machine = 'payment' AND s.why = 'LATE' AND s.type = 'wallet.succeeded' AND s.data ->> 'kind' = 'DEDUCT'
+  AND (s.came_at, s.saga_id) > (%(at)s::timestamptz, %(uuid)s::uuid)
+  AND s.came_at <= %(began)s::timestamptz - make_interval(secs => %(older)s)
+ORDER BY s.came_at, s.saga_id LIMIT %(most)s
 """  # noqa: S608 - same
 
 _STATES = """\
@@ -38,7 +56,7 @@ SELECT uuid, state FROM payments.requests WHERE uuid = ANY (%(ids)s::uuid[])
 # Each looked up by itself (OFFSET 0): before a table was analyzed, the planner would read all of it.
 _LEDGER = """\
 -- reconcile.ledger
-SELECT l.request_id, l.kind, l.reason, l.decided_at
+SELECT l.request_id, l.kind, l.reason, l.decided_at, l.amount
 FROM unnest(%(ids)s::uuid[]) n (id) CROSS JOIN LATERAL (
     SELECT * FROM wallet.ledger l WHERE l.request_id = n.id AND l.step = 'deduct' OFFSET 0
 ) l
@@ -136,6 +154,16 @@ def pending(db: Connection, after: tuple[str, UUID], began: datetime, older_seco
     at, uuid = after
     given = {"at": at, "uuid": uuid, "began": began, "older": older_seconds, "most": most}
     return _rows(db, Pending, _PENDING, given)
+
+
+def taken_late(
+    db: Connection, after: tuple[str, UUID], began: datetime, older_seconds: float, most: int
+) -> list[Pending]:  # fmt: skip
+    """What has FAILED and was taken all the same, as a result told that came after that, behind a place."""
+    at, uuid = after
+    given = {"at": at, "uuid": uuid, "began": began, "older": older_seconds, "most": most,
+             "undone": [TIMED_OUT, REFUSED_DOWNSTREAM]}  # fmt: skip
+    return _rows(db, Pending, _TAKEN_LATE, given)
 
 
 def named(db: Connection, ids: Sequence[UUID]) -> list[Pending]:

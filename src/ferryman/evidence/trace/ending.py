@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from uuid import UUID
 
-from ferryman.evidence.messages import ASKED, result_of
+from ferryman.evidence.messages import ASKED, DEDUCT, messages_of, result_of
 from ferryman.evidence.trace.model import ORCHESTRATOR, WALLET, Ending, Entry, Known, Operation, Payment, Side, Where
 from ferryman.runtime.times import moment, span
 from ferryman.services.payments.rules import message_id
@@ -38,10 +38,25 @@ def conclude(known: Known) -> Ending:
         case "FAILED":
             return _failed(known, payment)
         case "STUCK":
-            why = "the wallet refuses to give the amount back, and a person decides"
-            refused = next((each for each in known.ledger if each.kind != "DEDUCT" and each.reason), None)
-            return Ending("STUCK", f"{why}{f' ({refused.reason})' if refused else ''}", RECONCILE)
+            return _stuck(known)
     return _on_its_way(known, payment)
+
+
+def again(payment: UUID) -> str:
+    """What looks at this payment alone, and mends what is safe to mend."""
+    return f"{RECONCILE} --id {payment}"
+
+
+def _stuck(known: Known) -> Ending:
+    refused = next((each for each in known.ledger if each.kind != "DEDUCT" and each.reason), None)
+    why = f"the wallet refuses to give the amount back, and a person decides{f' ({refused.reason})' if refused else ''}"
+    nothing = any(each.kind == "DEDUCT" for each in known.ledger) and _kept(known) <= 0
+    return Ending("STUCK", f"{why}; the ledger says that nothing stays taken" if nothing else why, RECONCILE)
+
+
+def _kept(known: Known) -> int:
+    """What stays taken, whatever the payment's state."""
+    return -sum(each.amount for each in known.ledger)
 
 
 def _without(known: Known) -> Ending:
@@ -67,14 +82,29 @@ def _taken(known: Known) -> str:
 
 def _failed(known: Known, payment: Payment) -> Ending:
     why = _REASONS.get(payment.reason or "", payment.reason or "no reason was given")
-    kept = -sum(each.amount for each in known.ledger)
+    kept = _kept(known)
     if kept <= 0:
         return Ending("FAILED", f"{why} ({payment.reason}); nothing is taken for it")
-    cancelled = _chain(known, message_id(payment.id, "wallet.cancel"))
+    if known.settled:
+        return Ending("FAILED", f"{why} ({payment.reason}); a person gave back what was taken for it")
     said = f"{why} ({payment.reason}); but the wallet has taken {kept} {payment.currency} and not given it back"
-    if cancelled is not None:
-        return Ending("FAILED", f"{said}: {cancelled.why}", cancelled.next or RECONCILE, cancelled.at)
-    return Ending("FAILED", said, RECONCILE)
+    cancelled = _cancelled(known)
+    if cancelled is None:
+        return Ending("FAILED", said, again(known.id))
+    following = again(known.id) if cancelled.next in (None, RECONCILE) else cancelled.next
+    return Ending("FAILED", f"{said}: {cancelled.why}", following, cancelled.at)
+
+
+def _cancelled(known: Known) -> Ending | None:
+    """Where the last of its cancellations stands that anybody knows."""
+    sides = [each for each in (known.orchestrator, known.wallet) if each is not None]
+    ids: set[UUID] = set()
+    for side in sides:
+        ids |= {each.id for each in side.entries} | {each.id for each in side.receipts}
+    said = messages_of(known.id, types=["wallet.cancel"])
+    last = max((each for each in ids & said.keys() if said[each].type == "wallet.cancel"), default=None,
+               key=lambda each: said[each].attempt)  # fmt: skip
+    return _chain(known, last) if last is not None else None
 
 
 def _on_its_way(known: Known, payment: Payment) -> Ending:
@@ -82,17 +112,22 @@ def _on_its_way(known: Known, payment: Payment) -> Ending:
     kind = ASKED.get(payment.state)
     assert kind is not None
     now = f"PENDING ({payment.state})"
-    found = _chain(known, message_id(payment.id, kind, payment.attempt), ours=kind.startswith("fulfilment."))
+    own = known.literal is not None and (kind, payment.attempt) == (DEDUCT, 1)
+    command = payment.id if own else message_id(payment.id, kind, payment.attempt)
+    found = _chain(known, command, ours=kind.startswith("fulfilment."))
     why = f"{_WAITS[payment.state]}; {found.why}" if found else _WAITS[payment.state]
     overdue = payment.due_at is not None and (known.now - payment.due_at).total_seconds() > _OVERDUE_SECONDS
-    said, command = _due(known, payment, overdue=overdue)
+    said, following = _due(known, payment, overdue=overdue)
     if found and found.next:
         return Ending(now, f"{why}. {said}", found.next, found.at)
-    return Ending(now, f"{why}. {said}", command)
+    return Ending(now, f"{why}. {said}", following)
 
 
 def _due(known: Known, payment: Payment, *, overdue: bool) -> tuple[str, str | None]:
     """What happens by itself, and when."""
+    if payment.due_at is None and known.literal is not None:
+        waits = known.literal.status in ("PENDING", "RETRYING")
+        return "No timeout looks at it", None if waits else again(known.id)
     if payment.due_at is None:
         return "Nothing more happens by itself", RECONCILE
     if overdue:
@@ -136,11 +171,16 @@ def _chain(known: Known, command: UUID, *, ours: bool = False) -> Ending | None:
         return _sent(there) or Ending("", "it is published, and there is no answer yet: theirs is not our database")
     if known.wallet is None:
         return _sent(there) or Ending("", "it is published; what the wallet made of it is not known")
-    if (stop := _stopped(there)) is not None:
-        return stop
-    receipt = known.wallet.receipt(command)
+    return _stopped(there) or _answered(known, known.wallet, command)
+
+
+def _answered(known: Known, wallet: Side, command: UUID) -> Ending | None:
+    """Where the wallet's answer stands, which is a message but in the literal mode."""
+    receipt = wallet.receipt(command)
+    if known.literal is not None and receipt and not receipt.results:
+        return Ending("", "the wallet has decided, and told so by HTTP, once: it was not heard", again(known.id))
     result = receipt.results[0] if receipt and receipt.results else result_of(command)
-    back = _Way(known, result, known.wallet, known.orchestrator, WALLET, "payments")
+    back = _Way(known, result, wallet, known.orchestrator, WALLET, "payments")
     if (stop := _stopped(back)) is not None:
         return Ending("", f"the wallet has answered; {stop.why}", stop.next, stop.at)
     if known.orchestrator and (applied := known.orchestrator.receipt(result)) and applied.outcome == "REFUSED":
@@ -182,7 +222,8 @@ def _waiting(way: _Way, other: Where) -> Ending:
         return Ending("", said, f"ferryman resume {service} --consumer", other)
     if not receiver.consumers:
         said = f"{way.what} is published, and no process of {service} is connected to its database"
-        return Ending("", said, f"ferryman run {service}", other)
+        literal = "-literal" if service == "wallet" and way.known.literal is not None else ""
+        return Ending("", said, f"ferryman run {service}{literal}", other)
     return Ending("", f"{way.what} is published, and {service} has not come to it yet", "ferryman inbox stats", other)
 
 
@@ -193,12 +234,12 @@ def _lost(way: _Way) -> Ending | None:
     if entry is None and not copies:
         said = f"{way.what} is not among what the outbox retains, and {way.service} has no receipt of it"
         return Ending("", said, RECONCILE)
-    again = RECONCILE
-    if entry is not None:
-        again = f"ferryman outbox replay --id {entry.position} --yes --reason 'trace {way.known.id}'"
+    once_more = again(way.known.id) if way.known.literal is not None else RECONCILE
+    if entry is not None and entry.position is not None:
+        once_more = f"ferryman outbox replay --id {entry.position} --yes --reason 'trace {way.known.id}'"
     if copies is not None and not copies:
-        return Ending("", f"{way.what} was published, and its topic does not have it any more", again, way.at)
+        return Ending("", f"{way.what} was published, and its topic does not have it any more", once_more, way.at)
     if copies and all(each.read for each in copies):
         said = f"{way.what} is in its topic, {way.service}'s group is past it, and there is no receipt: it was skipped"
-        return Ending("", said, again, way.at)
+        return Ending("", said, once_more, way.at)
     return None

@@ -9,7 +9,16 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from ferryman.evidence.messages import COMMANDS, FULFILMENTS, KINDS, RESULTS, Said, messages_of, result_of
+from ferryman.evidence.messages import (
+    COMMANDS,
+    EXHAUSTED,
+    FULFILMENTS,
+    KINDS,
+    RESULTS,
+    Said,
+    messages_of,
+    result_of,
+)
 from ferryman.evidence.trace.model import (
     KAFKA,
     ORCHESTRATOR,
@@ -24,6 +33,7 @@ from ferryman.evidence.trace.model import (
     Side,
     Where,
 )  # fmt: skip
+from ferryman.services.payments.literal import OUTBOX
 
 Detail = Mapping[str, Any]
 Moment = datetime | None
@@ -31,6 +41,7 @@ Moment = datetime | None
 _UNPUBLISHED = {
     "PENDING": "not published yet", "RETRYING": "failed, and is tried again", "PARKED": "parked",
     "FAILED": "failed for good", "DISCARDED": "discarded by hand", "REPLAYING": "being published once more",
+    EXHAUSTED: "failed, and is not tried again",
 }  # fmt: skip
 _ONE_TRANSACTION_SECONDS = 60
 _ONE_BATCH_SECONDS = 1
@@ -122,7 +133,8 @@ class _Telling:
         entry = side.entry(UUID(event.detail["id"])) if side else None
         if entry is None:
             return after
-        said = {**event.detail, "position": entry.position}
+        place = {"table": OUTBOX["table"]} if entry.position is None else {"position": entry.position}
+        said = {**event.detail, **place}
         return self.add(Event(entry.created_at, event.where, event.what, said), after)
 
     def _crossed(
@@ -207,7 +219,7 @@ def _waits(entry: Entry, where: Where, detail: Detail) -> Event:
         more["attempts"] = entry.attempts
     if entry.error:
         more["error"] = entry.error
-    bad = entry.status in ("FAILED", "DISCARDED", "PARKED", "RETRYING")
+    bad = entry.status in ("FAILED", "DISCARDED", "PARKED", "RETRYING", EXHAUSTED)
     return Event(entry.changed_at, where, _UNPUBLISHED.get(entry.status, entry.status), {**detail, **more}, bad=bad)
 
 

@@ -9,9 +9,11 @@ from uuid import UUID
 from ferryman.consumer.operator import looking as messages
 from ferryman.consumer.store import listing as inbox
 from ferryman.consumer.store import standing
+from ferryman.evidence import store as shared
 from ferryman.evidence.messages import (
     ASKED,
     COMMANDS,
+    DEDUCT,
     EVENTS,
     FULFILMENTS,
     KINDS,
@@ -20,9 +22,9 @@ from ferryman.evidence.messages import (
     messages_of,
     results_of,
 )  # fmt: skip
-from ferryman.evidence.trace import journal, store
+from ferryman.evidence.trace import journal, literal, store
 from ferryman.evidence.trace.journal import Wanted
-from ferryman.evidence.trace.model import Entry, Known, Operation, Payment, Receipt, Rejection, Side, Stray, Verdict
+from ferryman.evidence.trace.model import Entry, Known, Operation, Receipt, Rejection, Side, Verdict
 from ferryman.evidence.trace.opening import Desks
 from ferryman.relay.operator import listing
 from ferryman.relay.operator import looking as relayed
@@ -46,11 +48,11 @@ Took = tuple[Sequence[Receipt], Sequence[Rejection]]
 def gather(desks: Desks, identity: UUID) -> Known:
     """All that is known of the payment with this id; nothing may be."""
     missing = list(desks.missing)
-    payment: Payment | None = None
-    strays: Sequence[Stray] = ()
+    begun = Known(identity, _now(desks), None)
     if desks.orchestrator is not None:
-        asked = _asked(missing, "the payments", desks.orchestrator, lambda desk: _payment(desk, identity))
-        payment, strays = asked or (None, ())
+        asked = _asked(missing, "the payments", desks.orchestrator, lambda desk: _payment(desk, begun, desks))
+        begun = asked or begun
+    payment, strays = begun.payment, begun.strays
     commands = messages_of(identity, payment.attempt if payment else 1)
     results = results_of(commands)
     ledger: Sequence[Operation] = ()
@@ -60,9 +62,11 @@ def gather(desks: Desks, identity: UUID) -> Known:
     answers = {*results, *(each for receipt in took[0] for each in receipt.results)}
     applied = _took(desks.orchestrator, "payments", [*answers, *(each.message_id for each in strays)])
     orchestrator = wallet = None
-    known = Known(identity, _now(desks), payment, ledger, strays, missing=missing)
+    known = replace(begun, ledger=ledger, missing=missing)
     if desks.orchestrator is not None:
         orchestrator = _side(desks.orchestrator, "payments", applied, _commands(known, commands, took, applied))
+        if known.literal is not None:
+            orchestrator = replace(orchestrator, entries=[known.literal, *orchestrator.entries])
     if desks.wallet is not None:
         wallet = _side(desks.wallet, "wallet", took, _results(known, answers, took, applied))
     return replace(known, orchestrator=orchestrator, wallet=wallet)
@@ -77,9 +81,14 @@ def _asked(missing: list[str], what: str, desk: Desk, ask: Callable[[Desk], T]) 
         return None
 
 
-def _payment(desk: Desk, identity: UUID) -> tuple[Payment | None, list[Stray]]:
+def _payment(desk: Desk, begun: Known, desks: Desks) -> Known:
+    identity = begun.id
     with desk.acting() as db:
-        return store.payment(db, identity), store.strays(db, identity)
+        return replace(
+            begun, payment=store.payment(db, identity), strays=store.strays(db, identity),
+            literal=literal.entry(db, identity, desks.literal_limit),
+            settled=identity in shared.settled(db, [identity]),
+        )  # fmt: skip
 
 
 def _ledger(desk: Desk, identity: UUID) -> list[Operation]:
@@ -124,9 +133,11 @@ def _commands(known: Known, commands: Mapping[UUID, Said], took: Took, applied: 
     must = {each.id for each in took[0]} | {each.id for each in took[1]}
     if payment := known.payment:
         moments += [payment.created_at, payment.changed_at]
-        must.add(message_id(known.id, "wallet.deduct"))
+        must.add(message_id(known.id, DEDUCT))
         if asked := ASKED.get(payment.state):
             must.add(message_id(known.id, asked, payment.attempt))
+    if known.literal is not None:
+        must -= {known.id, message_id(known.id, DEDUCT)}
     return Wanted(list(commands), str(known.id), (*COMMANDS, *FULFILMENTS, *EVENTS), moments, frozenset(must))
 
 
@@ -139,16 +150,16 @@ def _results(known: Known, answers: Collection[UUID], took: Took, applied: Took)
 
 def _side(desk: Desk, consumer: str, took: Took, wanted: Wanted) -> Side:
     receipts, rejections = took
-    entries = [_entry(each) for each in journal.find(desk, wanted, JOURNAL_SECONDS)]
-    unpublished = [each for each in entries if each.status != "PUBLISHED"][:_MOST_LOOKS]
-    told = {each.position: _told(desk, each) for each in unpublished}
+    found = journal.find(desk, wanted, JOURNAL_SECONDS)
+    asked = [each.position for each in found if each.status != "PUBLISHED"][:_MOST_LOOKS]
+    entries = [_told(desk, each) if each.position in asked else _entry(each) for each in found]
     unhandled = {each.id for each in receipts if each.status != "HANDLED"} | {each.id for each in rejections}
     verdicts = {each: verdict for each in list(unhandled)[:_MOST_LOOKS] if (verdict := _verdict(desk, each, consumer))}
     with desk.acting() as db:
         paused = {row["consumer"]: row for row in standing.paused(db)}.get(consumer)
         processes = standing.processes(db, [consumer])[consumer]
     said = None if paused is None else f"{paused['who']} since {moment(paused['since'])} ({paused['reason']})"
-    return Side([told.get(each.position, each) for each in entries], receipts, rejections, verdicts, processes, said)
+    return Side(entries, receipts, rejections, verdicts, processes, said)
 
 
 def _entry(listed: Listed) -> Entry:
@@ -158,13 +169,14 @@ def _entry(listed: Listed) -> Entry:
     )  # fmt: skip
 
 
-def _told(desk: Desk, entry: Entry) -> Entry:
-    seen = relayed.look(desk, entry.position)
+def _told(desk: Desk, listed: Listed) -> Entry:
+    """With the relay's story of what is not published."""
+    entry, seen = _entry(listed), relayed.look(desk, listed.position)
     if seen is None:
         return entry
-    return Entry(
-        entry.id, entry.position, entry.type, entry.topic, seen.entry.status, entry.created_at, seen.entry.attempts,
-        seen.entry.error, seen.entry.changed_at, seen.story.reason, seen.story.next,
+    return replace(
+        entry, status=seen.entry.status, attempts=seen.entry.attempts, error=seen.entry.error,
+        changed_at=seen.entry.changed_at, reason=seen.story.reason, next=seen.story.next,
     )  # fmt: skip
 
 

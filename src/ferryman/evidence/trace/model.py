@@ -47,10 +47,12 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """An entry of an outbox; of one that is not PUBLISHED, the relay's own story of it."""
+    """An entry of an outbox; of one that is not PUBLISHED, the relay's own story of it. No position: a row of the
+    literal mode's own table.
+    """
 
     id: UUID
-    position: int
+    position: int | None
     type: str
     topic: str
     status: str
@@ -160,6 +162,10 @@ class Known:
     kafka: Mapping[UUID, Sequence[Seen]] | None = None
     """By message; of one that was looked for and is not there, nothing. None where Kafka was not asked."""
     missing: Sequence[str] = ()
+    literal: Entry | None = None
+    """Its row in the literal mode's outbox, where it was recorded in that mode."""
+    settled: bool = False
+    """Whether a person said that it was given back by hand."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
 from ferryman.evidence.databases import of_wallet
+from ferryman.evidence.messages import LITERAL_LIMIT, literal_limit
 from ferryman.evidence.trace import store
 from ferryman.evidence.trace.model import ORCHESTRATOR, WALLET, Where
 from ferryman.relay.operator.desk import Desk
@@ -21,6 +22,8 @@ class Desks:
     wallet: Desk | None
     missing: list[str] = field(default_factory=list)
     one: bool = False
+    literal_limit: int = LITERAL_LIMIT
+    """Of attempts, in the literal mode."""
 
     @property
     def all(self) -> list[tuple[Where, Desk]]:
@@ -55,7 +58,7 @@ def open_desks(settings: Settings) -> Iterator[Desks]:
             missing.append(f"the wallet's database: {error}")
         if orchestrator is None and wallet is None:
             raise errors[0]
-        yield Desks(orchestrator, wallet, missing, one=_same(orchestrator, wallet))
+        yield Desks(orchestrator, wallet, missing, _same(orchestrator, wallet), literal_limit(settings))
 
 
 def _same(one: Desk | None, other: Desk | None) -> bool:

@@ -29,6 +29,12 @@ SELECT uuid AS id, wallet_id, amount, currency, fulfil, state, status, reason, a
 FROM payments.requests WHERE uuid = %(id)s
 """
 
+_LITERAL = """\
+-- trace.literal
+SELECT type, topic, status, created_at, try_count, last_error, coalesce(published_at, last_attempt_at) AS at
+FROM payments.outbox WHERE uuid = %(id)s
+"""
+
 _OF_WALLET = """\
 -- trace.payments_of_wallet
 SELECT uuid FROM payments.requests WHERE wallet_id = %(wallet)s AND created_at <= %(until)s
@@ -84,6 +90,12 @@ def identity(db: Connection) -> Any:
 def payment(db: Connection, identity: UUID) -> Payment | None:
     with db.cursor(row_factory=class_row(Payment)) as cursor:
         return cursor.execute(_PAYMENT, {"id": identity}).fetchone()
+
+
+def literal(db: Connection, identity: UUID) -> dict[str, Any] | None:
+    """Its row in the literal mode's outbox."""
+    with db.cursor(row_factory=dict_row) as cursor:
+        return cursor.execute(_LITERAL, {"id": identity}).fetchone()
 
 
 def payments_of_wallet(db: Connection, wallet: UUID, until: Any, most: int) -> list[UUID]:

@@ -1,0 +1,56 @@
+"""SQL of the second look: what explains a payment that the ledger and the receipts alone do not."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from uuid import UUID
+
+from psycopg.rows import tuple_row
+
+from ferryman.evidence.audit.store import ids_of, one
+from ferryman.evidence.databases import Connection
+
+# Between two positions, as the journal has no index on ids.
+_APPENDED = """\
+-- audit.appended
+SELECT o.id FROM ferryman.outbox o
+WHERE o.position > %(after)s AND o.position <= %(upto)s AND o.id = ANY (%(ids)b::uuid[])
+"""
+
+_TRUNCATED = """\
+-- audit.truncated
+SELECT 0 <> ANY (truncated) FROM ferryman.outbox_state
+"""
+
+_HEARD = """\
+-- audit.heard
+SELECT received_at FROM ferryman.inbox WHERE consumer = 'payments' ORDER BY received_at DESC LIMIT 1
+"""
+
+# What the ledger has of before that may have been archived: nothing that ended after it was.
+_ARCHIVED = """\
+-- audit.archived
+SELECT max(least((filter ->> 'before')::timestamptz, at)) FROM ferryman.outbox_audit
+WHERE act = 'archive' AND filter ->> 'machine' = 'payment'
+"""
+
+
+def appended(db: Connection, ids: Sequence[UUID], after: int, upto: int) -> set[UUID]:
+    """Those of these messages that stand in the journal between two positions."""
+    return ids_of(db, _APPENDED, {"ids": list(ids), "after": after, "upto": upto})
+
+
+def truncated(db: Connection) -> bool:
+    """Whether the journal has ever forgotten anything."""
+    return bool(one(db, _TRUNCATED))
+
+
+def heard(db: Connection) -> datetime | None:
+    """When the orchestrator last received a result."""
+    row = db.cursor(row_factory=tuple_row).execute(_HEARD).fetchone()
+    return row[0] if row else None
+
+
+def archived(db: Connection) -> datetime | None:
+    """Payments that ended before this moment may stand elsewhere by now."""
+    found: datetime | None = one(db, _ARCHIVED)
+    return found

@@ -1,0 +1,140 @@
+"""How a case is put: what is asked again and what is left alone, by what evidence, and what a person runs. Pure."""
+
+from dataclasses import replace
+from datetime import datetime
+
+from ferryman.evidence.messages import ASKED, KINDS
+from ferryman.evidence.reconcile.model import (
+    ORCHESTRATOR,
+    WALLET,
+    Case,
+    Cause,
+    Entry,
+    Evidence,
+    Pending,
+    Reader,
+    Repair,
+    Standing,
+)
+from ferryman.runtime.times import moment, span
+
+THERE = "FERRYMAN_DATABASE_URL=$FERRYMAN_PAYMENTS__WALLET_DATABASE_URL "
+FAILED, STUCK = "FAILED", "STUCK"
+
+
+def case(
+    request: Pending, cause: Cause, said: str, repair: Repair = Repair.NONE, *, next: str, person: bool = False
+) -> Case:  # fmt: skip
+    return Case(
+        request.uuid, request.state, request.attempt, request.age_seconds, cause, said, repair, next, person=person
+    )  # fmt: skip
+
+
+def asking(
+    known: Evidence, house: Standing, cause: Cause, said: str, repair: Repair = Repair.REPUBLISH, *,
+    person: bool = False,
+) -> Case:  # fmt: skip
+    """Mended by asking again, once what was asked last has had its time and whoever is asked is there to answer."""
+    request = known.request
+    if not due(known, house):
+        left = house.answer_seconds - (request.now - _last(known)).total_seconds()
+        said = f"{said}; its answer has {span(left)} left"
+        return case(request, cause, said, next=f"ferryman trace {request.uuid}")
+    if asked(request.state) in KINDS and (held := held_up(known, house, "wallet", cause, said)):
+        return held
+    command = f"ferryman reconcile payments --id {request.uuid} --yes --reason 'asked again'"
+    return case(request, cause, said, repair, next=command, person=person)
+
+
+def asked(state: str) -> str:
+    """What is asked for in it: of what has FAILED, what it took."""
+    return "wallet.cancel" if state == FAILED else ASKED[state]
+
+
+def due(known: Evidence, house: Standing) -> bool:
+    """Whether what was asked last has had the time that an answer may take."""
+    return (known.request.now - _last(known)).total_seconds() >= house.answer_seconds
+
+
+def held_up(known: Evidence, house: Standing, name: str, cause: Cause, said: str) -> Case | None:
+    """Who is kept from reading, or far behind, is not sent more of the same: what stands in Kafka is not lost."""
+    reader = house.readers.get(name)
+    if reader is None:
+        return None
+    at = _at(WALLET if name == "wallet" else ORCHESTRATOR)
+    runs = f"{at}ferryman run {'wallet-literal' if known.literal else name}"
+    if reader.paused:
+        said = f"{said}; {name} is paused by {reader.paused}"
+        return case(known.request, cause, said, next=f"{at}ferryman resume {name} --consumer", person=True)
+    if not _behind(reader):
+        return None
+    if not reader.processes:
+        return case(known.request, cause, f"{said}; no process of {name} is connected", next=runs, person=True)
+    assert reader.lag is not None
+    said = said if reader.lag.said in said else f"{said}; {reader.lag.said}"
+    return case(known.request, cause, f"{said}: it comes to it", next=f"{at}ferryman inbox stats")
+
+
+def replayed(known: Evidence, house: Standing, cause: Cause, said: str, where: str) -> Case:
+    """What failed again after it was replayed has its time too."""
+    entry = _entry(known, where)
+    since = (known.request.now - entry.changed_at).total_seconds() if entry.changed_at else house.answer_seconds
+    if entry.replay is not None and since < house.answer_seconds:
+        said = f"{said}; it was replayed, and failed again {span(since)} ago"
+        return case(known.request, cause, said, next=_at(where) + f"ferryman outbox show {entry.position}")
+    command = f"{_at(where)}ferryman outbox replay --id {entry.position} --yes --reason 'its cause is mended'"
+    made = case(known.request, cause, said, Repair.REPLAY, next=command)
+    return replace(made, where=where, position=entry.position)
+
+
+def waiting(known: Evidence, house: Standing, cause: Cause, said: str, where: str) -> Case:
+    """What the relay of that database publishes by itself, unless it is kept from it: then a person is needed, once an
+    answer should have come.
+    """
+    paused, overdue = house.pauses.get(where, ()), due(known, house)
+    if paused:
+        names = ", ".join(each or "all of it" for each in paused)
+        command = f"{_at(where)}ferryman resume {paused[0] or 'outbox'}"
+        return case(known.request, cause, f"{said}; paused there: {names}", next=command, person=overdue)
+    if not house.relays.get(where, 0):
+        said = f"{said}; no relay is connected to that database"
+        return case(known.request, cause, said, next=f"{_at(where)}ferryman run relay", person=overdue)
+    entry = _entry(known, where)
+    shows = f"ferryman trace {known.request.uuid}" if known.literal else f"ferryman outbox show {entry.position}"
+    return case(known.request, cause, f"{said}; the relay publishes it", next=_at(where) + shows)
+
+
+def in_outbox(entry: Entry) -> str:
+    tried = f" after {entry.attempts} attempts" if entry.attempts else ""
+    return f"{entry.status} in the outbox{tried}" + (f": {entry.error}" if entry.error else "")
+
+
+def read(house: Standing, name: str) -> str:
+    """What Kafka says of who is to read it."""
+    reader = house.readers.get(name)
+    return f" ({reader.lag.said})" if reader and reader.lag else ""
+
+
+def ago(request: Pending, at: datetime) -> str:
+    return f"{span((request.now - at).total_seconds())} ago ({moment(at)})"
+
+
+def _entry(known: Evidence, where: str) -> Entry:
+    found = known.command if where == ORCHESTRATOR else known.result
+    assert found is not None
+    return found
+
+
+def _behind(reader: Reader) -> bool:
+    """Where Kafka does not say, who is not there has not read it."""
+    if reader.lag is not None and reader.lag.overdue is not None:
+        return reader.lag.overdue > 0
+    return not reader.processes
+
+
+def _at(where: str) -> str:
+    return THERE if where == WALLET else ""
+
+
+def _last(known: Evidence) -> datetime:
+    return max([known.request.changed_at, *([known.outcome.decided_at] if known.outcome else [])])

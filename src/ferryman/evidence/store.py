@@ -1,0 +1,58 @@
+"""SQL that `audit` and `reconcile` share: what was done about payments after they had ended, or were stuck."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import NamedTuple
+from uuid import UUID
+
+from psycopg.rows import tuple_row
+
+from ferryman.evidence.databases import Connection
+
+# By the results that came too late for what was taken to be kept, and by people.
+_ASKED_BACK = """\
+-- audit.asked_back
+SELECT n.id, greatest(late.at, by_hand.at), late.at IS NOT NULL, by_hand.many
+FROM unnest(%(ids)b::uuid[]) n (id)
+CROSS JOIN LATERAL (
+    SELECT max(s.came_at) AS at FROM ferryman.saga_stray s
+    WHERE s.saga_id = n.id AND s.machine = 'payment' AND s.why = 'LATE' AND s.type = 'wallet.succeeded'
+      AND s.data ->> 'kind' = 'DEDUCT'
+) late
+CROSS JOIN LATERAL (
+    SELECT max(a.at) AS at, count(*) AS many FROM ferryman.outbox_audit a
+    WHERE a.act = 'reconcile' AND a.filter ->> 'repair' = 'give_back' AND a.filter -> 'payments' ? n.id::text
+) by_hand
+WHERE late.at IS NOT NULL OR by_hand.at IS NOT NULL
+"""
+
+_SETTLED = """\
+-- audit.settled
+SELECT (filter ->> 'settle')::uuid FROM ferryman.outbox_audit
+WHERE act = 'reconcile' AND filter ? 'settle' AND (filter ->> 'settle')::uuid = ANY (%(ids)s::uuid[])
+"""
+
+
+class AskedBack(NamedTuple):
+    """When the amount of a payment that had FAILED was last asked back; whether by itself, and how often by people."""
+
+    at: datetime
+    by_itself: bool
+    by_people: int
+
+    @property
+    def attempt(self) -> int:
+        """Of the last cancellation: the first is the machine's, or would have been."""
+        return 1 + self.by_people
+
+
+def asked_back(db: Connection, ids: Sequence[UUID]) -> dict[UUID, AskedBack]:
+    """Of these payments, those whose amount was asked back after they had ended."""
+    found = db.cursor(row_factory=tuple_row, binary=True).execute(_ASKED_BACK, {"ids": list(ids)}).fetchall()
+    return {uuid: AskedBack(*said) for uuid, *said in found}
+
+
+def settled(db: Connection, ids: Sequence[UUID]) -> set[UUID]:
+    """Those that a person said were given back by hand."""
+    found = db.cursor(row_factory=tuple_row, binary=True).execute(_SETTLED, {"ids": list(ids)}).fetchall()
+    return {uuid for (uuid,) in found}

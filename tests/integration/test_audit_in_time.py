@@ -1,0 +1,154 @@
+"""What is on its way is never called wrong, and what has had its time must have gone on."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from uuid import uuid4
+
+import pytest
+
+from ferryman.consumer.face import Plain
+from ferryman.consumer.transaction import BatchTransaction
+from ferryman.evidence.audit import policy
+from ferryman.schemas import active
+from ferryman.services.payments.rules import message_id
+from ferryman.services.payments.store import Request
+from ferryman.services.payments.telling import Told, tell
+from ferryman.services.wallet.literal import consumer as silent
+from support.auditing import audited, over, whats
+from support.houses import Town, damage, two_databases
+from support.paying import failed
+from support.walleting import asked
+
+
+@pytest.fixture
+def town(ferryman_postgres: str, ferryman_database_url: str) -> Iterator[Town]:
+    with two_databases(ferryman_postgres, ferryman_database_url) as made:
+        yield made
+    active.forget()
+
+
+def test_a_result_that_was_reported_and_never_came_is_missed_once_the_orchestrator_hears_others(town: Town) -> None:
+    """That it might have been told by HTTP does not hide it."""
+    lost, fresh = town.asks(), town.asks()
+    over(town, lost)
+    town.desk.db.execute("DELETE FROM ferryman.inbox")
+    town.ages(lost)
+    assert audited(town).verdict == "ok", "the orchestrator may be away"
+    over(town, fresh)
+    assert whats(audited(town)) == [("no_result", lost.uuid)]
+
+
+def literal(town: Town, payment: Request) -> Request:
+    """Its command leaves with the payment's own id, and nothing is reported."""
+    rules, town.desk.rules = town.desk.rules, replace(town.desk.rules, literal=True)
+    town.desk.record(payment)
+    town.desk.rules = rules
+    return payment
+
+
+def test_payments_of_the_literal_mode_are_in_order_once_they_are_told(town: Town) -> None:
+    """Their commands have their own ids, and nothing comes back but a PUT."""
+    paid, poor, untold = (
+        literal(town, Request(uuid4(), town.books.open(900), amount, "EUR")) for amount in (500, 901, 1)
+    )
+    commands = [asked("DEDUCT", each.wallet_id, each.uuid, amount=each.amount, id=each.uuid)
+                for each in (paid, poor, untold)]  # fmt: skip
+    BatchTransaction(silent(lambda *_: None), town.books.db, Plain(town.books.db), commands).run()
+    for each, status, reason in ((paid, "SUCCEEDED", None), (poor, "FAILED", "INSUFFICIENT_FUNDS")):
+        with town.desk.db.transaction():
+            tell(town.desk.db, each.uuid, Told(status, reason), sagas=town.desk.sagas, rules=town.desk.rules,
+                 headers={})  # fmt: skip
+    town.ages(paid, poor, untold)
+    books = audited(town)
+    assert whats(books) == []
+    assert books.counts["requests.PENDING"] == 1
+    assert (books.counts["receipts.found"], books.counts["results.told"]) == (3, 2)
+
+
+def test_a_request_whose_command_is_nowhere_is_found_once_it_has_had_its_time(town: Town) -> None:
+    """What stands in either outbox is on its way, however long it has been there."""
+    lost, waits = town.asks(), town.asks()
+    unsent = literal(town, Request(uuid4(), uuid4(), 500, "EUR"))
+    town.desk.db.execute("DELETE FROM ferryman.outbox WHERE id = %s", (message_id(lost.uuid, "wallet.deduct"),))
+    assert audited(town).verdict == "ok"
+    town.ages(lost, waits, unsent)
+    books = audited(town)
+    assert whats(books) == [("no_command", lost.uuid)]
+    assert books.wrong[0].next == f"ferryman trace {lost.uuid}   and then ferryman reconcile payments --id {lost.uuid}"
+    assert (books.counts["commands.missing"], books.counts["commands.on_their_way"]) == (1, 2)
+    town.ages(lost, waits, seconds=2 * 86400)
+    town.desk.db.execute("UPDATE ferryman.outbox_state SET truncated[1] = 1")
+    books = audited(town)
+    assert (whats(books), books.expired[policy.COMMANDS_GONE]) == ([], 1)
+
+
+def test_a_command_that_was_rejected_is_somewhere(town: Town) -> None:
+    payment = town.asks()
+    [command] = town.commands(payment)
+    town.rejects(town.books.db, "wallet", command, "BUG", "KeyError")
+    town.desk.db.execute("DELETE FROM ferryman.outbox")
+    town.ages(payment)
+    assert audited(town).verdict == "ok"
+
+
+def test_a_command_that_took_effect_and_left_nothing_in_the_ledger_is_found(town: Town) -> None:
+    """Though its payment is still on its way."""
+    payment = town.asks()
+    town.consume(payment)
+    with damage(town.books.db):
+        town.books.db.execute("DELETE FROM wallet.ledger WHERE request_id = %s", (payment.uuid,))
+        town.books.db.execute("UPDATE wallet.wallets SET balance = 10000")
+    assert audited(town).verdict == "ok", "a receipt that is that young may be newer than the page of the ledger"
+    town.ages(payment)
+    assert whats(audited(town)) == [("no_ledger", payment.uuid)]
+
+
+def test_what_a_failed_payment_took_is_in_flight_while_its_cancellation_is_and_wrong_when_that_was_in_vain(
+    town: Town,
+) -> None:
+    payment = town.asks()
+    town.desk.apply(failed(payment, "NO_WALLET"))
+    town.consume(payment)
+    books = audited(town)
+    assert (whats(books), books.counts["compensations.on_their_way"]) == ([], 1), "its result is on its way"
+    town.answer(payment)
+    assert town.desk.strays() == [(payment.uuid, "LATE")]
+    books = audited(town)
+    assert (whats(books), books.sums["EUR"].giving_back) == ([], 500)
+    [_, cancel] = town.commands(payment)
+    town.rejects(town.books.db, "wallet", cancel, "BUG", "KeyError")
+    books = audited(town)
+    assert ("failure_with_deduction", payment.uuid) in whats(books)
+    assert books.wrong[0].next.endswith(f"ferryman reconcile payments --id {payment.uuid}")
+    assert ("unequal_sums", None) in whats(books)
+
+
+def test_what_was_never_given_back_is_wrong_once_it_has_had_its_time(town: Town) -> None:
+    """Unless it waits to be published: then it is on its way, however long."""
+    payment = town.asks()
+    town.desk.apply(failed(payment, "NO_WALLET"))
+    town.consume(payment)
+    town.answer(payment)
+    town.ages(payment)
+    assert audited(town).verdict == "ok"
+    town.excepted(town.desk.db, "wallet.cancel", "PARKED")
+    town.published(town.desk.db)
+    for db in (town.desk.db, town.books.db):
+        db.execute("SET ROLE ferryman_monitor")
+    assert audited(town).verdict == "ok"
+    for db in (town.desk.db, town.books.db):
+        db.execute("RESET ROLE")
+    town.excepted(town.desk.db, "wallet.cancel", "DISCARDED")
+    assert ("failure_with_deduction", payment.uuid) in whats(audited(town))
+    town.desk.db.execute("DELETE FROM ferryman.outbox_exception")
+    assert ("failure_with_deduction", payment.uuid) in whats(audited(town)), "published, and lost"
+
+
+def test_what_was_archived_long_before_its_time_hides_no_orphan(town: Town) -> None:
+    """A cut in the future is of what had ended when it was made."""
+    town.desk.db.execute("SELECT payments.archive(now() + interval '1 year', 'ann', 'all of it')").fetchall()
+    lost = town.asks()
+    over(town, lost)
+    with damage(town.desk.db):
+        town.desk.db.execute("DELETE FROM payments.requests WHERE uuid = %s", (lost.uuid,))
+    assert whats(audited(town)) == [("no_request", lost.uuid)]
