@@ -134,8 +134,9 @@ def test_5_idempotent_consumption_ensures_no_double_deduct(chancepay: ChancePay)
     assert chancepay.balance(of) == 350
 
 
+@pytest.mark.slow
 def test_6_request_side_may_remain_pending_forever(chancepay: ChancePay) -> None:
-    """Each of its reasons, visible as PENDING, named by `reconcile`, and repaired."""
+    """Each of its reasons, visible as PENDING, named by `reconcile`, and repaired. Slow: five processes one by one."""
     of = chancepay.open(500)
     unpublished, vanished, untold = chancepay.pay(1, of), chancepay.pay(2, of), chancepay.pay(4, of)
     chancepay.payments.execute(
