@@ -24,7 +24,7 @@ from ferryman.consumer.worker import Worker
 from ferryman.migrations import chains
 from ferryman.runtime import postgres
 from ferryman.runtime.backoff import Backoff
-from ferryman.runtime.errors import Permanent, Transient
+from ferryman.runtime.errors import Misconfigured, Permanent, Transient
 from ferryman.runtime.life import Life
 from ferryman.runtime.settings import Settings
 
@@ -72,8 +72,9 @@ class ConsumerService:
                     with self._connect() as connection:
                         failures = 0
                         self._serve(life, worker, connection)
-                except (Transient, psycopg.OperationalError) as error:
+                except Transient as error:
                     failures, problem = failures + 1, error
+                    worker.buffers.forgive()
                     if worker.feed.broken:
                         self._begin_anew(worker)
         finally:
@@ -119,22 +120,28 @@ class ConsumerService:
     def _connect(self) -> Connection:
         connection = postgres.connect(self.settings, self.name, autocommit=True)
         try:
-            connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
-            chains.check(connection, self.owners)
+            with postgres.translated():
+                connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
+                chains.check(connection, self.owners)
         except BaseException:
             connection.close()
             raise
         return connection
 
     def _serve(self, life: Life, worker: Worker, connection: Connection) -> None:
-        face = face_of(self.consumer.connection, connection)
+        """Ends with the partitions let go of, also where a person has to act first: what was begun killed nobody."""
         self._connection = connection
         try:
-            while not life.stopping.is_set():
-                self._look(worker, connection)
-                worker.turn(connection, face)
-                self._say(life, worker)
-            worker.feed.close()  # while there is a connection to say that the partitions are let go of
+            with postgres.translated():
+                face = face_of(self.consumer.connection, connection)
+                while not life.stopping.is_set():
+                    self._look(worker, connection)
+                    worker.turn(connection, face)
+                    self._say(life, worker)
+            worker.feed.close()  # while there is a connection to say so
+        except (Misconfigured, Permanent):
+            worker.feed.close()
+            raise
         finally:
             self._connection = None
 
@@ -144,13 +151,14 @@ class ConsumerService:
         log.warning("interrupted", consumer=self.name, error=str(error)[:500], again_in_seconds=round(seconds, 1))
         until = time.monotonic() + seconds
         while not life.stopping.is_set() and (left := until - time.monotonic()) > 0:
-            worker.feed.pause(worker.buffers.by_place)
+            worker.feed.pause(worker.buffers.fed())
             worker.buffers.add(worker.feed.take(worker.policy.batch, min(left, 0.1)))
-            metrics.LAST_POLL.labels(self.name).set_to_current_time()
+            self._measure(worker)
             life.progress()
 
     def _assigned(self, buffers: Buffers) -> Callable[[set[Partition]], None]:
         def assigned(partitions: set[Partition]) -> None:
+            metrics.REBALANCES.labels(self.name).inc()
             buffers.own(partitions)
             self._to_own |= partitions
             if self._division is not None:
@@ -160,6 +168,7 @@ class ConsumerService:
 
     def _revoked(self, feed: Feed, buffers: Buffers) -> Callable[[set[Partition]], None]:
         def revoked(partitions: set[Partition]) -> None:
+            metrics.REBALANCES.labels(self.name).inc()
             feed.commit(buffers.drop(partitions), wait=True)
             owned = partitions - self._to_own
             self._to_own -= partitions
@@ -173,6 +182,7 @@ class ConsumerService:
 
     def _lost(self, buffers: Buffers) -> Callable[[set[Partition]], None]:
         def lost(partitions: set[Partition]) -> None:
+            metrics.REBALANCES.labels(self.name).inc()
             log.warning("partitions lost", consumer=self.name, partitions=sorted(partitions))
             buffers.drop(partitions)
             self._to_own -= partitions
@@ -208,14 +218,16 @@ class ConsumerService:
             keeping.forget_plans(connection)
             metrics.LAG.labels(self.name).set(sum(worker.feed.lag(worker.buffers.positions).values()))
 
-    def _say(self, life: Life, worker: Worker) -> None:
-        life.progress()
+    def _measure(self, worker: Worker) -> None:
         metrics.LAST_POLL.labels(self.name).set_to_current_time()
         metrics.PARTITIONS.labels(self.name).set(len(worker.buffers.by_place))
-        metrics.REBALANCES.labels(self.name).set(worker.feed.rebalances)
         metrics.LAG_SECONDS.labels(self.name).set(worker.buffers.oldest_age_seconds(time.time()))
+
+    def _say(self, life: Life, worker: Worker) -> None:
+        life.progress()
+        self._measure(worker)
         if worker.feed.problem:
-            life.not_ready(f"Kafka is away: {worker.feed.problem}")
+            life.not_ready(worker.feed.problem)
         elif worker.paused:
             life.not_ready("paused: `ferryman resume` goes on")
         else:
