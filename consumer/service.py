@@ -48,6 +48,8 @@ class ConsumerService:
     _connection: Connection | None = None
     _division: Division | None = None
     _to_own: set[Partition] = field(default_factory=set)
+    _untold: bool = False
+    """Whether the cluster did not tell how long its topics keep what."""
     _look_at: float = 0.0
     _keep_at: float = 0.0
     _forget_at: float = 0.0
@@ -205,11 +207,13 @@ class ConsumerService:
         if now >= self._keep_at:
             self._keep_at = now + _KEEP_SECONDS
             # Asking a cluster that is away would hold everything up; one that did not tell is asked again soon.
-            if worker.feed.problem is None and not window.check(self.settings, self.consumer):
+            if worker.feed.problem is None and not self._window_fits():
                 self._keep_at = now + _AGAIN_SECONDS
             metrics.REJECTED.labels(self.name).set(keeping.rejected(connection, self.name))
         if now >= self._forget_at:
-            forgotten = keeping.forget(connection, self.name, self.settings.consumer.receipts_retention_seconds)
+            kept = self.settings.consumer.receipts_retention_seconds
+            forgotten = keeping.forget(connection, self.name, kept)
+            keeping.forget_settled(connection, self.name, kept)
             self._forget_at = now + (_KEEP_SECONDS if forgotten < keeping.MOST else _LOOK_SECONDS)
         if now >= self._look_at:
             self._look_at = now + _LOOK_SECONDS
@@ -217,6 +221,16 @@ class ConsumerService:
             worker.paused = keeping.paused(connection, self.name)
             keeping.forget_plans(connection)
             metrics.LAG.labels(self.name).set(sum(worker.feed.lag(worker.buffers.positions).values()))
+
+    def _window_fits(self) -> bool:
+        """Whether it could be checked; where it cannot be, that is said once."""
+        told = window.check(self.settings, self.consumer)
+        if told == self._untold:
+            self._untold = not told
+            if not told:
+                log.warning("the dedupe window is not checked", consumer=self.name, topics=self.consumer.topics,
+                            remedy="let it describe its topics' configurations")  # fmt: skip
+        return told
 
     def _measure(self, worker: Worker) -> None:
         metrics.LAST_POLL.labels(self.name).set_to_current_time()

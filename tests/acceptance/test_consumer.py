@@ -106,10 +106,10 @@ REFUSED = {
     "impossible topic": "Kafka refuses its topic",
     "large payload": "its payload has 1000001 bytes",
     "half a character": "surrogates not allowed",
-    "null byte": "NUL",
+    "null byte": "invalid byte sequence",
     "reason that is no text": "its reason 5 is no text",
     "id that is none": "badly formed hexadecimal UUID string",
-    "report that is none": "its report",
+    "report that is none": "its report: 'str' object",
 }
 BEHIND = {
     "deferred": "duplicate key value violates unique constraint",

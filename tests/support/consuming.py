@@ -37,6 +37,7 @@ def deduct(db: psycopg.Connection, payment: Received) -> Outcome:
         return Refused("INSUFFICIENT_FUNDS", Message("payment.failed", {}, key=payment.key, topic="results"))
     return Done(Message("payment.succeeded", {"of": str(payment.id)}, key=payment.key, topic="results"))
 
+ENTERED = []
 REPORTS = {
     "long key": Done(Message("t", {}, key="k" * 3000, topic="results")),
     "impossible topic": Done(Message("t", {}, key="k", topic="results/eu")),
@@ -74,7 +75,8 @@ def misbehave(db, how):
     if how == "deferred":
         db.execute("INSERT INTO balanced VALUES (1), (1)")
     if how == "savepoint":
-        db.transaction().__enter__()
+        ENTERED.append(db.transaction())
+        ENTERED[-1].__enter__()
     if how == "raise half a character":
         raise ValueError("\ud800")
     if how == "rows as dicts":
