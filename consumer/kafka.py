@@ -58,6 +58,8 @@ class Feed:
     assigned: Callable[[set[Partition]], None] = lambda _partitions: None
     revoked: Callable[[set[Partition]], None] = lambda _partitions: None
     lost: Callable[[set[Partition]], None] = lambda _partitions: None
+    read_before: Callable[[set[Partition]], set[Partition]] = lambda _partitions: set()
+    """Which of these the group has had: those have no beginning at the end any more."""
     problem: str | None = None
     broken: bool = False
     """A callback failed: what came with it is forgotten, and partitions may be missing. `open` it again."""
@@ -170,6 +172,7 @@ class Feed:
             known = client.committed(partitions, timeout=self.settings.timeout_seconds)
             if failed := [each.error for each in known if each.error]:
                 raise KafkaException(failed[0])
+            self._refuse_to_skip([each for each in known if each.offset < 0])
             starts = [each if each.offset >= 0 else self._first(client, each) for each in known]
             if ends := [each for each, before in zip(starts, known, strict=True) if each.offset >= 0 > before.offset]:
                 client.commit(offsets=ends, asynchronous=False)  # who comes after it begins there, and skips nothing
@@ -179,6 +182,17 @@ class Feed:
             self._failure = translate(error)
         except Exception as error:  # the client swallows what a callback raises: `take` raises it
             self._failure = error
+
+    def _refuse_to_skip(self, without: list[TopicPartition]) -> None:
+        """What it had read has offsets, unless they expired while nobody was there: what came since is not known."""
+        if self.start == "earliest" or not (gone := self.read_before(_places(without))):
+            return
+        places = ", ".join(f"{topic}[{number}]" for topic, number in sorted(gone))
+        raise OffsetsGone(
+            f"{self.group} has read {places} before, and its offsets are gone: to begin at the end would skip what "
+            "came since",
+            remedy="reset the group's offsets to where it is to go on (kafka-consumer-groups --reset-offsets)",
+        )
 
     def _first(self, client: Client, place: TopicPartition) -> TopicPartition:
         """Where the group begins in a partition that it has not read. What is requeued is always new to it."""

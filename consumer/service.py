@@ -24,7 +24,7 @@ from ferryman.consumer.worker import Worker
 from ferryman.migrations import chains
 from ferryman.runtime import postgres
 from ferryman.runtime.backoff import Backoff
-from ferryman.runtime.errors import Misconfigured, Permanent, Transient
+from ferryman.runtime.errors import Misconfigured, Permanent, Transient, Unreachable
 from ferryman.runtime.life import Life
 from ferryman.runtime.settings import Settings
 
@@ -71,7 +71,7 @@ class ConsumerService:
                     if problem is not None:
                         self._wait(life, worker, _RECONNECTING.delay_seconds(failures), problem)
                         problem = None
-                    with self._connect() as connection:
+                    with postgres.translated(), self._connect() as connection:
                         failures = 0
                         self._serve(life, worker, connection)
                 except Transient as error:
@@ -115,6 +115,7 @@ class ConsumerService:
             self._revoked(feed, buffers),
             self._lost(buffers),
         )
+        feed.read_before = self._read_before
         worker = Worker(self.consumer, feed, policy, buffers, Deadline(given.deadline_seconds), before=self.before)
         worker.own = lambda connection: self._own(worker, connection)
         return worker
@@ -122,9 +123,8 @@ class ConsumerService:
     def _connect(self) -> Connection:
         connection = postgres.connect(self.settings, self.name, autocommit=True)
         try:
-            with postgres.translated():
-                connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
-                chains.check(connection, self.owners)
+            connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
+            chains.check(connection, self.owners)
         except BaseException:
             connection.close()
             raise
@@ -190,6 +190,12 @@ class ConsumerService:
             self._to_own -= partitions
 
         return lost
+
+    def _read_before(self, partitions: set[Partition]) -> set[Partition]:
+        if self._connection is None or self._connection.closed:
+            raise Unreachable("what this group has read before stands in PostgreSQL, which is away")
+        with postgres.translated():
+            return starts.read_before(self._connection, self.name, partitions)
 
     def _own(self, worker: Worker, connection: Connection) -> None:
         """Says that new partitions are ours; one that its last owner did not let go of is begun with care."""

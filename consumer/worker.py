@@ -14,19 +14,19 @@ import structlog
 from ferryman.consumer import metrics
 from ferryman.consumer.api import Consumer, Handled
 from ferryman.consumer.buffers import Buffer, Buffers
+from ferryman.consumer.claims import Claims
 from ferryman.consumer.deadline import Deadline
-from ferryman.consumer.decoding import Decode, decode, poison_of, sayable, type_of
+from ferryman.consumer.decoding import Decode, decode, poison_of, type_of
 from ferryman.consumer.face import Face
 from ferryman.consumer.faults import HandlerFailed, NotNow, Overtaken, Undecided
 from ferryman.consumer.kafka import Feed
 from ferryman.consumer.model import Poison, Received, Record
 from ferryman.consumer.policy import Policy, next_size
 from ferryman.consumer.setbacks import Setback, Setbacks
-from ferryman.consumer.store import receipts, starts
+from ferryman.consumer.store import starts
 from ferryman.consumer.store.receipts import Connection
 from ferryman.consumer.transaction import BatchTransaction
-from ferryman.runtime import postgres
-from ferryman.runtime.errors import Misconfigured, Transient, Unreachable
+from ferryman.runtime.errors import Transient, Unreachable
 from ferryman.runtime.pace import rest_seconds
 
 log = structlog.get_logger(__name__)
@@ -55,14 +55,17 @@ class Worker:
     _setbacks: Setbacks = field(init=False)
     _size: int = field(init=False)
     """So many messages at once: fewer for a while, where they took long."""
-    _unnoted: list[tuple[UUID, str]] = field(default_factory=list)
-    """at_most_once: what vanished while there was no connection to say so in its receipt."""
+    _claims: Claims = field(init=False)
     _turns: int = 0
     _rested_at: float = 0.0
 
     def __post_init__(self) -> None:
         self._setbacks = Setbacks(self.consumer.name, self.policy, self.buffers)
         self._size = self.policy.batch
+        self._claims = Claims(
+            self.consumer.name, self.policy, self.buffers, self._setbacks, self._item, self._transact, self.clock,
+            self.before,
+        )  # fmt: skip
 
     def turn(self, connection: Connection, face: Face) -> int:
         """Takes what there is and handles some of it; how many messages have their verdict now."""
@@ -82,7 +85,7 @@ class Worker:
         if not records:
             return 0
         if self.consumer.mode == "at_most_once":
-            done = self._at_most_once(connection, face, records)
+            done = self._claims.handle(connection, face, records)
         else:
             self._mark(connection, records)
             done = self._handle(connection, face, records)
@@ -157,76 +160,6 @@ class Worker:
         self.feed.commit({record.place: record.offset}, wait=True)  # only one is counted: none before it may come again
         times, buffer.begun = starts.begin_alone(connection, self.consumer.name, record), record.offset
         return times
-
-    def _at_most_once(self, connection: Connection, face: Face, records: Sequence[Record]) -> list[Record]:
-        """Each is claimed right before it is handled, and never begun again whatever becomes of it: who dies, or is cut
-        off, gives up no more than the one in hand. After some seconds the others wait for the next turn.
-        """
-        self._note(connection)
-        done: list[Record] = []
-        held = set()
-        until = self.clock() + self.policy.turn_seconds
-        for record in records:
-            if record.place in held:
-                continue
-            if self._once(connection, face, record):
-                done.append(record)
-            else:
-                held.add(record.place)
-            if self.clock() > until:
-                break
-        return done
-
-    def _once(self, connection: Connection, face: Face, record: Record) -> bool:
-        """Whether it is done with. What was not begun is tried again: nothing of it has had an effect."""
-        buffer = self.buffers.by_place[record.place]
-        try:
-            item = self._item(record)
-            if isinstance(item, Received) and self._claim(connection, buffer, item):
-                self._finish([record])
-                self._begin(connection, face, item)
-                return True
-            self._transact(connection, face, [item])  # a duplicate, a conflict, or no message
-        except Unreachable:
-            raise
-        except (Undecided, Transient, HandlerFailed) as error:
-            self._setbacks.hold(buffer, record, error, self.clock())
-            return False
-        self._finish([record])
-        return True
-
-    def _claim(self, connection: Connection, buffer: Buffer, item: Received) -> bool:
-        """Whether it is ours to begin. One whose claim was not answered may have been claimed: it is given up."""
-        unsure, buffer.claiming = buffer.claiming == item.record.offset, item.record.offset
-        self.before("claim")
-        with postgres.translated():
-            claimed, known = receipts.claim(connection, self.consumer.name, item, self.policy.limits)
-        if unsure and known == receipts.RECEIVED:
-            self._vanished(connection, item, Unreachable("the answer to its claim was lost"))
-        return claimed
-
-    def _begin(self, connection: Connection, face: Face, item: Received) -> None:
-        """What fails leaves an error in its receipt, and is not tried again."""
-        try:
-            self._transact(connection, face, [item], claimed=frozenset({item.id}))
-        except (NotNow, Undecided, Transient, HandlerFailed, Misconfigured) as error:
-            self._vanished(connection, item, error)
-            if isinstance(error, Unreachable | Misconfigured):
-                raise
-
-    def _vanished(self, connection: Connection, item: Received, error: Exception) -> None:
-        log.error("vanished", consumer=self.consumer.name, message=str(item.record), id=str(item.id),
-                  error=str(error)[:500])  # fmt: skip
-        metrics.MESSAGES.labels(self.consumer.name, "vanished").inc()
-        self._unnoted.append((item.id, sayable(str(error))))
-        if not connection.closed:
-            self._note(connection)
-
-    def _note(self, connection: Connection) -> None:
-        while self._unnoted:
-            with postgres.translated():
-                receipts.note_error(connection, self.consumer.name, *self._unnoted[0])
-            self._unnoted.pop(0)
 
     def _reject(self, connection: Connection, face: Face, record: Record, code: str, why: str) -> list[Record]:
         """As soon as that can be written down: what was decided stays so."""

@@ -14,8 +14,9 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 
 from ferryman import Consumer, Done, Outcome, Received
-from ferryman.consumer import kafka
+from ferryman.consumer import kafka, metrics
 from ferryman.consumer.division import Division
+from ferryman.consumer.kafka import OffsetsGone
 from ferryman.consumer.model import Partition
 from ferryman.consumer.retries import retry_topic
 from ferryman.consumer.service import ConsumerService
@@ -113,6 +114,22 @@ def test_a_group_that_begins_at_the_end_skips_nothing_that_comes_later(
         poll_until(lambda: _verdicts(ferryman_db) == 7, "verdicts")
 
 
+def test_a_group_that_begins_at_the_end_stops_when_its_offsets_are_gone(
+    ferryman_kafka: str, ferryman_database_url: str, ferryman_db: Database
+) -> None:
+    """N1: they expire while nobody is there, and the end is not where it was."""
+    group = Group(ferryman_kafka, ferryman_database_url, start="latest")
+    with group.running():
+        poll_until(lambda: _owned(ferryman_db) == 3, "partitions")
+    [deleted] = (
+        AdminClient({"bootstrap.servers": ferryman_kafka}).delete_consumer_groups([group.consumer.name]).values()
+    )
+    deleted.result(10)
+    group.send(3)
+    with pytest.raises(OffsetsGone, match="to begin at the end would skip what came since"):
+        ConsumerService(group.consumer, group.settings).run(Life(group.consumer.name))
+
+
 @pytest.mark.slow
 def test_what_was_made_while_a_member_with_a_name_was_away_gets_an_owner(
     ferryman_kafka: str, ferryman_database_url: str, ferryman_db: Database
@@ -178,6 +195,30 @@ class Member:
             return condition()
 
         poll_until(polled, "what the group settles on", 30)
+
+
+def test_what_waits_for_a_paused_consumer_is_seen_to_grow_old(
+    ferryman_kafka: str, ferryman_database_url: str, ferryman_db: Database
+) -> None:
+    """A pause that somebody forgot would look as if there were nothing to do."""
+    group = Group(ferryman_kafka, ferryman_database_url)
+    name = group.consumer.name
+    ferryman_db.execute(
+        "INSERT INTO ferryman.inbox_paused (consumer, who, reason) VALUES (%s, 'me', 'a test')", (name,)
+    )
+    with group.running() as life:
+        poll_until(lambda: "paused" in str(life.why_not_ready), "a pause")
+        group.send(5, partition=1)
+        poll_until(lambda: gauge(metrics.LAG_SECONDS, name) > 1.5, "its age")
+        poll_until(lambda: gauge(metrics.LAG, name) == 5, "how many")
+        assert _verdicts(ferryman_db) == 0
+        ferryman_db.execute("DELETE FROM ferryman.inbox_paused")
+        poll_until(lambda: _verdicts(ferryman_db) == 5, "verdicts")
+        poll_until(lambda: gauge(metrics.LAG_SECONDS, name) == gauge(metrics.LAG, name) == 0, "nothing that waits")
+
+
+def gauge(meter: Any, consumer: str) -> float:
+    return float(meter.labels(consumer)._value.get())
 
 
 def test_a_topic_that_is_not_there_is_said_until_it_is(
