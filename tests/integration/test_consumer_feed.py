@@ -121,9 +121,8 @@ def test_a_group_that_begins_at_the_end_stops_when_its_offsets_are_gone(
     group = Group(ferryman_kafka, ferryman_database_url, start="latest")
     with group.running():
         poll_until(lambda: _owned(ferryman_db) == 3, "partitions")
-    [deleted] = (
-        AdminClient({"bootstrap.servers": ferryman_kafka}).delete_consumer_groups([group.consumer.name]).values()
-    )
+    admin = AdminClient({"bootstrap.servers": ferryman_kafka})
+    [deleted] = admin.delete_consumer_groups([group.consumer.name]).values()
     deleted.result(10)
     group.send(3)
     with pytest.raises(OffsetsGone, match="to begin at the end would skip what came since"):
