@@ -124,7 +124,7 @@ def test_what_is_refused_behind_a_handler_is_its_own_doing_and_a_full_batch_of_n
 ) -> None:
     """N9, N10: the outbox refuses a report, a deferred constraint the COMMIT, psycopg to write a value."""
     shop = Shop(ferryman, ferryman_kafka, ferryman_database_url, ferryman_db, partitions=1)
-    bad = [{"report": each} for each in REFUSED] + [{"do": each} for each in BEHIND]
+    bad: list[dict[str, Any]] = [{"report": each} for each in REFUSED] + [{"do": each} for each in BEHIND]
     for number in range(500 - len(bad)):
         if number % 40 == 20 and bad:
             shop.send(1, 3, **bad.pop())

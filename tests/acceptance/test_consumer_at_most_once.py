@@ -1,6 +1,7 @@
 """`mode="at_most_once"`: what is lost is what was in hand, and it is told; nothing has an effect twice."""
 
 import signal
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -14,7 +15,7 @@ from support.published import said
 Database = psycopg.Connection[tuple[Any, ...]]
 pytestmark = pytest.mark.real_kafka
 
-MODE = {"SHOP_MODE": "at_most_once"}
+MODE: dict[str, Any] = {"SHOP_MODE": "at_most_once"}
 
 
 @pytest.fixture
@@ -30,7 +31,7 @@ def test_each_cut_of_the_connection_gives_up_one_message_at_most(shop: Shop) -> 
     shop.flush()
     wallet = shop.start(**MODE)
     for cut in range(1, cuts + 1):
-        wallet.until(lambda cut=cut: shop.settled(60 * cut), "some verdicts", 40)
+        wallet.until(partial(shop.settled, 60 * cut), "some verdicts", 40)
         shop.db.execute(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE %s",
             (f"%{shop.name}%"[:50],),

@@ -134,7 +134,9 @@ def test_time_in_which_nothing_is_tried_is_not_counted(how: str) -> None:
     resumed = cast(Slow, one.clock).now = 5000.0
     turns(one, until=resumed + 250)
     assert not one.rejected
-    assert turns(one, until=6000).rejected[0, 0] == ("TIMED_OUT", pytest.approx(resumed + 300, abs=40))
+    code, when = turns(one, until=6000).rejected[0, 0]
+    assert code == "TIMED_OUT"
+    assert resumed + 300 < when < resumed + 340
 
 
 def test_portions_shrink_while_they_take_long_and_grow_again() -> None:
