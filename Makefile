@@ -21,8 +21,8 @@ check: .venv/ready ## Under a minute, no servers: ruff, mypy, import contracts, 
 format: .venv/ready ## Format the code, and mend what ruff can mend.
 	@ruff format -q . && ruff check -q --fix .
 
-prove: .venv/ready ## The long proofs; each prints its seed.
-	@pytest -m prove --timeout 3600
+prove: .venv/ready ## The long proofs, with a new seed each time; SEED=N has those of another run again.
+	@pytest -m prove --timeout 3600 --seed $(or $(SEED),$(shell date +%s))
 
 docs: .venv/ready ## Write the generated references in docs/ anew.
 	@python scripts/reference.py

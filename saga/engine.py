@@ -1,22 +1,39 @@
 """Sagas of one machine: results and timeouts move them, each once, in one transaction with the messages that follow."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Generic
-from uuid import UUID
 
 from ferryman.consumer.model import Done, Outcome, Received, Refused
+from ferryman.consumer.retries import retry_topic
 from ferryman.message import Message
 from ferryman.outbox import append_many
 from ferryman.runtime.errors import Misconfigured, Transient
-from ferryman.saga import metrics
+from ferryman.saga import metrics, telling
 from ferryman.saga.machine import Machine
-from ferryman.saga.model import Move, RowT, Stray
+from ferryman.saga.model import Key, Move, RowT, Stray
 from ferryman.saga.store import Connection, Kept, Moved, Store
 
 
+@dataclass(frozen=True, slots=True)
+class Results:
+    """By which consumer results come, from which topic each type of them is believed, and of which saga one is.
+
+    Who may write to one topic has no word on what another brings; what is requeued comes by the consumer's own.
+    """
+
+    consumer: str
+    topics: Mapping[str, str]
+    of: Callable[[Received], Key]
+
+    def believes(self, result: Received) -> bool:
+        topic = self.topics.get(result.type)
+        return topic is not None and result.topic in (topic, retry_topic(topic, self.consumer))
+
+
 class Sagas(Generic[RowT]):
-    """What a service writes of its saga: the machine, its row, whose a result is, and two pure rules.
+    """What a service writes of its saga: the machine, its row, where results come from, and two pure rules.
 
     `on_result` and `on_due` are given the saga as it stands, and answer with what becomes of it; they know no database
     and no clock. A result may come twice, late, or for nothing: whatever is no `Move` is a `Stray`.
@@ -26,31 +43,30 @@ class Sagas(Generic[RowT]):
         self,
         machine: Machine,
         row: type[RowT],
+        results: Results,
         *,
-        of: Callable[[Received], UUID],
         on_result: Callable[[RowT, Received], Move | Stray],
         on_due: Callable[[RowT], Move],
     ) -> None:
         self.machine = machine
         self.store = Store(machine, columns_of(row))
         self._row = row
-        self._of = of
+        self._results = results
         self._on_result = on_result
         self._on_due = on_due
+        metrics.begin(machine.name)
 
     def apply(self, db: Connection, results: Sequence[Received]) -> list[Outcome]:
         """A batch of results, in their order: the outcome of each. What `handles_batch` wants."""
-        known = self._rows(self.store.lock(db, list({self._of(each) for each in results})))
+        known = self._rows(self.store.lock(db, list({self._results.of(each) for each in results})))
         work = _Work(self.machine, known)
         strays: list[Kept] = []
         outcomes: list[Outcome] = []
         for result in results:
-            key = self._of(result)
-            saga = known.get(key)
-            answer = self._on_result(saga, result) if saga is not None else Stray("UNKNOWN")
+            key = self._results.of(result)
+            answer = self._answer(known.get(key), result)
             if isinstance(answer, Move):
-                work.move(key, answer)
-                outcomes.append(Done())
+                outcomes.append(Applied(work.move(key, answer)))
             else:
                 work.messages += answer.messages
                 strays.append(Kept(result.id, key, answer.why, result.type, _plain(result.data)))
@@ -58,30 +74,50 @@ class Sagas(Generic[RowT]):
         self._write(db, work)
         if strays:
             self.store.keep_strays(db, strays)
-            metrics.strays(self.machine.name, [each.why for each in strays])
         return outcomes
 
-    def due(self, db: Connection, most: int = 500) -> int:
-        """Moves those whose time has come, in the caller's transaction; how many."""
-        known = self._rows(self.store.due(db, most))
-        work = _Work(self.machine, known)
-        for key, saga in list(known.items()):
-            work.move(key, self._on_due(saga))
-        self._write(db, work)
-        metrics.TIMEOUTS.labels(self.machine.name).inc(len(known))
-        return len(known)
+    def tell(self, handled: Sequence[tuple[Received, Done | Refused]]) -> None:
+        """Counts what a batch did, once that is committed. What `after_commit` wants."""
+        outcomes = [outcome for _, outcome in handled]
+        telling.moved(self.machine, [each.moved for each in outcomes if isinstance(each, Applied)])
+        metrics.strays(self.machine.name, [each.reason for each in outcomes if isinstance(each, Refused)])
 
-    def act(self, db: Connection, keys: Sequence[UUID], rule: Callable[[RowT], Move | None]) -> int:
+    def tell_due(self, moved: Sequence[Moved]) -> None:
+        """As `tell`, of what `due` did."""
+        metrics.TIMEOUTS.labels(self.machine.name).inc(len(moved))
+        telling.moved(self.machine, moved)
+
+    def due(self, db: Connection, most: int = 500) -> list[Moved]:
+        """Moves those whose time has come, in the caller's transaction; `tell_due` is told when that is committed."""
+        return self._move_due(db, self.store.due(db, most))
+
+    def due_one(self, db: Connection, key: Key) -> list[Moved]:
+        """As `due`, of this one."""
+        return self._move_due(db, self.store.due_one(db, key))
+
+    def _move_due(self, db: Connection, rows: Sequence[tuple[Any, ...]]) -> list[Moved]:
+        known = self._rows(rows)
+        work = _Work(self.machine, known)
+        moved = [work.move(key, self._on_due(saga)) for key, saga in list(known.items())]
+        self._write(db, work)
+        return moved
+
+    def act(self, db: Connection, keys: Sequence[Key], rule: Callable[[RowT], Move | None]) -> int:
         """Moves those of these sagas that the rule gives a move, in the caller's transaction; how many."""
         known = self._rows(self.store.lock(db, list(keys)))
         work = _Work(self.machine, known)
         moves = {key: move for key, saga in known.items() if (move := rule(saga))}
-        for key, move in moves.items():
-            work.move(key, move)
+        moved = [work.move(key, move) for key, move in moves.items()]
         self._write(db, work)
+        telling.moved(self.machine, moved)
         return len(moves)
 
-    def _rows(self, rows: Sequence[tuple[Any, ...]]) -> dict[UUID, RowT]:
+    def _answer(self, saga: RowT | None, result: Received) -> Move | Stray:
+        if saga is None:
+            return Stray("UNKNOWN")
+        return self._on_result(saga, result) if self._results.believes(result) else Stray("FORGED")
+
+    def _rows(self, rows: Sequence[tuple[Any, ...]]) -> dict[Key, RowT]:
         make: Any = self._row
         return {row[0]: make(*row) for row in rows}
 
@@ -92,20 +128,29 @@ class Sagas(Generic[RowT]):
                 raise Transient(f"a saga of {self.machine.name} was moved by another process meanwhile")
         if work.messages:
             append_many(db, work.messages)
-        metrics.moved(self.machine.name, [each.state for moved in work.rounds for each in moved])
+
+
+class Applied(Done):
+    """With the step that it made."""
+
+    __slots__ = ("moved",)
+
+    def __init__(self, moved: Moved) -> None:
+        super().__init__()
+        self.moved = moved
 
 
 class _Work(Generic[RowT]):
     """What a batch comes to."""
 
-    def __init__(self, machine: Machine, known: dict[UUID, RowT]) -> None:
+    def __init__(self, machine: Machine, known: dict[Key, RowT]) -> None:
         self.rounds: list[list[Moved]] = []
         self.messages: list[Message] = []
         self._machine = machine
         self._known = known
-        self._steps: dict[UUID, int] = {}
+        self._steps: dict[Key, int] = {}
 
-    def move(self, key: UUID, move: Move) -> None:
+    def move(self, key: Key, move: Move) -> Moved:
         saga: Any = self._known[key]
         if not self._machine.may(saga.state, move.state):
             raise ValueError(f"a rule of {self._machine.name} leads from {saga.state} to {move.state}: no such way")
@@ -113,9 +158,11 @@ class _Work(Generic[RowT]):
         self._steps[key] = step + 1
         if step == len(self.rounds):
             self.rounds.append([])
-        self.rounds[step].append(Moved(key, saga.state, move.state, move.attempt, move.reason, move.due_seconds))
+        moved = Moved(key, saga.state, move.state, move.attempt, move.reason, move.due_seconds)
+        self.rounds[step].append(moved)
         self.messages += move.messages
         self._known[key] = saga._replace(state=move.state, attempt=move.attempt, reason=move.reason)
+        return moved
 
 
 def columns_of(row: type[tuple[Any, ...]]) -> tuple[str, ...]:

@@ -2,8 +2,10 @@
 
 from collections import Counter as Tally
 from collections.abc import Sequence
+from typing import get_args
 
 from ferryman.runtime.metrics import Named
+from ferryman.saga.model import Why
 
 _METERS = Named("ferryman_saga_", ["machine"], ())
 
@@ -12,7 +14,13 @@ STRAYS = _METERS.counter(
     "strays_total", "Results that were applied to nothing: LATE, UNKNOWN or FORGED.", ["machine", "why"]
 )
 TIMEOUTS = _METERS.counter("timeouts_total", "Sagas that were looked at because their time had come.")
-ON_THEIR_WAY = _METERS.gauge("on_their_way", "Sagas that are not over, by state.", ["machine", "state"])
+UNMOVED = _METERS.counter(
+    "unmoved_total", "Times that a saga could not be moved when its time had come; the log says which, and why."
+)
+ON_THEIR_WAY = _METERS.gauge("on_their_way", "Sagas that go on by themselves, by state.", ["machine", "state"])
+WAITING_FOR_PERSON = _METERS.gauge(
+    "waiting_for_person", "Sagas that nothing moves before a person acts, by state.", ["machine", "state"]
+)
 OVERDUE = _METERS.gauge("overdue_seconds", "How long the first saga has waited to be looked at since its time came.")
 
 
@@ -24,3 +32,9 @@ def moved(machine: str, states: Sequence[str]) -> None:
 def strays(machine: str, whys: Sequence[str]) -> None:
     for why, many in Tally(whys).items():
         STRAYS.labels(machine, why).inc(many)
+
+
+def begin(machine: str) -> None:
+    """From nought, so that the first stray is seen to be one more."""
+    for why in get_args(Why):
+        STRAYS.labels(machine, why)

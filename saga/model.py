@@ -1,10 +1,15 @@
 """What becomes of a saga, as values: rules answer with them, and the engine writes them down."""
 
 from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
+from uuid import UUID
 
 from ferryman.message import Message
 
 Why: TypeAlias = Literal["LATE", "UNKNOWN", "FORGED"]
+
+
+Key: TypeAlias = UUID | int
+"""Of a saga: what its table's key column holds."""
 
 
 class Move(NamedTuple):
@@ -29,5 +34,5 @@ class Stray(NamedTuple):
 
 RowT = TypeVar("RowT", bound=tuple[Any, ...])
 """A saga as the rules see it: a NamedTuple whose fields are columns of its table, the key first; `state`, `attempt` and
-`reason` among them.
+`reason` among them, whatever their columns are called.
 """

@@ -1,8 +1,9 @@
--- What the guards of a machine's table call: only for what is refused, so it may take its time to say why.
+-- What the guards of a machine's table call, with its name and its column of states: only for what is refused, so it may
+-- take its time to say why.
 CREATE FUNCTION ferryman.saga_refuse() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
-    was text := CASE WHEN TG_OP IN ('UPDATE', 'DELETE') THEN to_jsonb(OLD) ->> 'state' END;
-    goes text := CASE WHEN TG_OP IN ('UPDATE', 'INSERT') THEN to_jsonb(NEW) ->> 'state' END;
+    was text := CASE WHEN TG_OP IN ('UPDATE', 'DELETE') THEN to_jsonb(OLD) ->> TG_ARGV[1] END;
+    goes text := CASE WHEN TG_OP IN ('UPDATE', 'INSERT') THEN to_jsonb(NEW) ->> TG_ARGV[1] END;
 BEGIN
     RAISE integrity_constraint_violation USING
         MESSAGE = format('the machine %s refuses this %s: %s', TG_ARGV[0], TG_OP, CASE
@@ -18,16 +19,20 @@ END $$;
 -- Results that were applied to nothing: LATE where the saga was elsewhere by then, UNKNOWN where there is none, FORGED
 -- where it never asked for such a thing.
 CREATE TABLE ferryman.saga_stray (
-    machine    text NOT NULL,
-    message_id uuid NOT NULL,
-    saga_id    uuid NOT NULL,
-    why        text NOT NULL CHECK (why IN ('LATE', 'UNKNOWN', 'FORGED')),
-    type       text NOT NULL,
-    data       jsonb NOT NULL,
-    came_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
-    PRIMARY KEY (machine, message_id)
+    machine     text NOT NULL,
+    message_id  uuid NOT NULL,
+    saga_id     uuid,
+    saga_number bigint,
+    why         text NOT NULL CHECK (why IN ('LATE', 'UNKNOWN', 'FORGED')),
+    type        text NOT NULL,
+    data        jsonb NOT NULL,
+    came_at     timestamptz NOT NULL DEFAULT clock_timestamp(),
+    PRIMARY KEY (machine, message_id),
+    CHECK (num_nonnulls(saga_id, saga_number) = 1)
 );
-CREATE INDEX saga_stray_of ON ferryman.saga_stray (saga_id);
+COMMENT ON COLUMN ferryman.saga_stray.saga_number IS 'of a machine whose keys are numbers';
+CREATE INDEX saga_stray_of ON ferryman.saga_stray (saga_id) WHERE saga_id IS NOT NULL;
+CREATE INDEX saga_stray_of_number ON ferryman.saga_stray (machine, saga_number) WHERE saga_number IS NOT NULL;
 CREATE INDEX saga_stray_by_age ON ferryman.saga_stray (machine, came_at);
 
 ALTER TABLE ferryman.outbox_audit DROP CONSTRAINT outbox_audit_act_check;

@@ -36,10 +36,10 @@ ALTER TABLE payments.requests ADD CONSTRAINT payment_states CHECK (state IN ('DE
 ALTER TABLE payments.requests ADD CONSTRAINT payment_waits CHECK ((due_at IS NULL) = (state IN ('SUCCEEDED', 'FAILED')));
 CREATE TRIGGER payment_begins BEFORE INSERT ON payments.requests FOR EACH ROW
     WHEN (NEW.state <> 'DEDUCTING')
-    EXECUTE FUNCTION ferryman.saga_refuse('payment');
+    EXECUTE FUNCTION ferryman.saga_refuse('payment', 'state');
 CREATE TRIGGER payment_ended BEFORE UPDATE ON payments.requests FOR EACH ROW
     WHEN (OLD.state IN ('SUCCEEDED', 'FAILED'))
-    EXECUTE FUNCTION ferryman.saga_refuse('payment');
+    EXECUTE FUNCTION ferryman.saga_refuse('payment', 'state');
 CREATE TRIGGER payment_goes BEFORE UPDATE ON payments.requests FOR EACH ROW
     WHEN (OLD.uuid <> NEW.uuid OR (OLD.state <> NEW.state AND (OLD.state, NEW.state) NOT IN (
         ('DEDUCTING', 'SUCCEEDED'),
@@ -55,17 +55,15 @@ CREATE TRIGGER payment_goes BEFORE UPDATE ON payments.requests FOR EACH ROW
         ('RECALLING', 'REFUNDING'),
         ('REFUNDING', 'FAILED'),
         ('REFUNDING', 'STUCK'),
-        ('STUCK', 'CANCELLING'),
-        ('STUCK', 'REFUNDING'),
         ('STUCK', 'FAILED')
     )))
-    EXECUTE FUNCTION ferryman.saga_refuse('payment');
+    EXECUTE FUNCTION ferryman.saga_refuse('payment', 'state');
 CREATE TRIGGER payment_stays BEFORE DELETE ON payments.requests FOR EACH ROW
     WHEN (OLD.state NOT IN ('SUCCEEDED', 'FAILED') OR
           current_setting('ferryman.archiving', true) IS DISTINCT FROM 'payment')
-    EXECUTE FUNCTION ferryman.saga_refuse('payment');
+    EXECUTE FUNCTION ferryman.saga_refuse('payment', 'state');
 CREATE TRIGGER payment_all_stay BEFORE TRUNCATE ON payments.requests FOR EACH STATEMENT
-    EXECUTE FUNCTION ferryman.saga_refuse('payment');
+    EXECUTE FUNCTION ferryman.saga_refuse('payment', 'state');
 CREATE INDEX payment_due ON payments.requests (due_at) WHERE due_at IS NOT NULL;
 
 -- Gives out the rows that ended before that time, and removes them: for whoever keeps them elsewhere.
@@ -89,10 +87,43 @@ END $$;
 REVOKE EXECUTE ON FUNCTION payments.archive FROM PUBLIC;
 -- the machine payment: end
 
+-- Of what was archived the uuid stays: asked for again, it is refused, and never charged or given back anew. What its
+-- client said of it goes with it.
+CREATE TABLE payments.archived (
+    uuid        uuid PRIMARY KEY,
+    status      text NOT NULL,
+    archived_at timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+
+CREATE FUNCTION payments.keep_uuid() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO payments.archived (uuid, status) SELECT g.uuid, g.status FROM gone g;
+    DELETE FROM payments.reference r USING gone g WHERE r.uuid = g.uuid;
+    RETURN NULL;
+END $$;
+CREATE TRIGGER archived AFTER DELETE ON payments.requests REFERENCING OLD TABLE AS gone
+    FOR EACH STATEMENT EXECUTE FUNCTION payments.keep_uuid();
+
+-- After the row is there: one that waited for an archive to end sees what that left.
+CREATE FUNCTION payments.refuse_archived() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE was payments.archived;
+BEGIN
+    SELECT * INTO was FROM payments.archived a WHERE a.uuid = NEW.uuid;
+    IF FOUND THEN
+        RAISE unique_violation USING CONSTRAINT = 'requests_archived', TABLE = 'requests', SCHEMA = 'payments',
+            MESSAGE = format('the payment %s is over: it %s, and was archived at %s', was.uuid, was.status,
+                             to_char(was.archived_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'));
+    END IF;
+    RETURN NULL;
+END $$;
+CREATE TRIGGER never_again AFTER INSERT ON payments.requests
+    FOR EACH ROW EXECUTE FUNCTION payments.refuse_archived();
+
 -- Least privilege: requests are recorded, and moved by the machine; nobody removes one but by archive().
 GRANT USAGE ON SCHEMA payments TO ferryman_writer, ferryman_consumer, ferryman_monitor;
 GRANT SELECT ON payments.requests TO ferryman_writer, ferryman_consumer, ferryman_monitor;
 GRANT INSERT (uuid, wallet_id, amount, currency, fulfil, due_at) ON payments.requests TO ferryman_writer;
 GRANT UPDATE (state, attempt, reason, due_at, changed_at) ON payments.requests TO ferryman_consumer;
-GRANT SELECT, INSERT, DELETE ON payments.reference TO ferryman_writer;
+GRANT SELECT, INSERT, UPDATE (reference), DELETE ON payments.reference TO ferryman_writer;
+GRANT SELECT ON payments.archived TO ferryman_writer, ferryman_consumer, ferryman_monitor;
 GRANT SELECT ON ferryman.version_payments TO ferryman_writer, ferryman_relay, ferryman_consumer, ferryman_monitor;

@@ -95,7 +95,7 @@ def _refusing() -> Iterator[None]:
     """What contradicts what stands, and a cursor that is none of ours."""
     try:
         yield
-    except (requests.AnotherRequest, telling.NotBelieved) as error:
+    except (requests.AnotherRequest, store.Archived, telling.NotBelieved) as error:
         raise HTTPException(409, str(error)) from error
     except NotFulfilled as error:
         errors = [{"field": "fulfil", "problem": error.message}]

@@ -23,7 +23,9 @@ MACHINE = Machine(
             "It will not be fulfilled: the wallet is asked to give the amount back.", ("FAILED", "STUCK")
         ),
         "STUCK": State(
-            "The wallet refuses to give the amount back: a person decides.", ("CANCELLING", "REFUNDING", "FAILED")
+            "The wallet refuses to give the amount back: a person decides, unless the wallet says after all that "
+            "nothing is taken any more.",
+            ("FAILED",),
         ),
         "SUCCEEDED": State("It is done."),
         "FAILED": State("It is not done, and nothing is taken for it."),

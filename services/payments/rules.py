@@ -14,8 +14,7 @@ from ferryman import Message, Received
 from ferryman.saga.model import Move, Stray
 
 DEDUCT, FULFIL = "deduct", "fulfil"
-TIMED_OUT, REFUSED_DOWNSTREAM = "TIMED_OUT", "REFUSED_DOWNSTREAM"
-RESULTS = ("wallet.succeeded", "wallet.failed", "fulfilment.accepted", "fulfilment.refused")
+TIMED_OUT, REFUSED_DOWNSTREAM, NO_WALLET = "TIMED_OUT", "REFUSED_DOWNSTREAM", "NO_WALLET"
 
 
 class Payment(NamedTuple):
@@ -53,7 +52,7 @@ class Rules:
     most_attempts: int = 12
     """Then it waits for a person."""
     events: bool = True
-    """Whether everyone is told on `payments.events`."""
+    """Whether everyone is told on `payments.events`; in the literal mode nobody is."""
     literal: bool = False
     """ChancePay to the letter: see `literal`."""
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
@@ -62,15 +61,21 @@ class Rules:
         ("DEDUCTING", "DEDUCT"): lambda self, p, _: self._fulfil(p) if p.fulfil else self._done(p),
         ("DEDUCTING", "NO DEDUCT"): lambda self, p, r: self._failed(p, _reason(r)),
         ("CANCELLING", "CANCEL"): lambda self, p, _: self._failed(p, p.reason),
-        ("CANCELLING", "NO CANCEL"): lambda _self, p, _: Move("STUCK", (), None, p.attempt, p.reason),
+        ("CANCELLING", "NO DEDUCT"): lambda self, p, _: self._failed(p, p.reason),
+        ("CANCELLING", "NO CANCEL"): lambda self, p, r: self._not_cancelled(p, r),
         ("FULFILLING", "FULFIL"): lambda self, p, _: self._done(p),
         ("FULFILLING", "NO FULFIL"): lambda self, p, _: self._ask(p, "REFUNDING", 1, REFUSED_DOWNSTREAM),
         ("RECALLING", "FULFIL"): lambda self, p, _: self._done(p),
         ("RECALLING", "NO FULFIL"): lambda self, p, _: self._ask(p, "REFUNDING", 1, p.reason),
         ("REFUNDING", "REFUND"): lambda self, p, _: self._failed(p, p.reason),
-        ("REFUNDING", "NO REFUND"): lambda _self, p, _: Move("STUCK", (), None, p.attempt, p.reason),
+        ("REFUNDING", "NO REFUND"): lambda self, p, _: self._stuck(p),
+        ("STUCK", "CANCEL"): lambda self, p, _: self._failed(p, p.reason),
+        ("STUCK", "REFUND"): lambda self, p, _: self._failed(p, p.reason),
+        ("STUCK", "NO DEDUCT"): lambda self, p, _: self._failed(p, p.reason),
     }
-    """What each state waits for, and what comes of it."""
+    """What each state waits for, and what comes of it. A deduction that is refused stays refused: nothing is taken, and
+    nothing will be.
+    """
 
     def commanded(self, payment: Payment) -> Message:
         """What asks the wallet for the amount."""
@@ -141,6 +146,15 @@ class Rules:
         told = self._told(payment, "payment.failed", reason=reason, failed_at=self.now())
         return Move("FAILED", told, None, payment.attempt, reason)
 
+    def _not_cancelled(self, payment: Payment, refused: Received) -> Move:
+        """Where there is no such wallet, nothing was taken from it, and the refusal keeps it so."""
+        if refused.data["reason"] == NO_WALLET:
+            return self._failed(payment, payment.reason)
+        return self._stuck(payment)
+
+    def _stuck(self, payment: Payment) -> Move:
+        return Move("STUCK", (), None, payment.attempt, payment.reason)
+
     def _ask(self, payment: Payment, state: str, attempt: int, reason: str | None, *, person: bool = False) -> Move:
         """For what undoes it, and again after a while; not for ever, unless a person asks."""
         if attempt > self.most_attempts and not person:
@@ -155,7 +169,7 @@ class Rules:
         return Move(state, (message,), wait, attempt, reason)
 
     def _told(self, payment: Payment, kind: str, **more: Any) -> tuple[Message, ...]:
-        if not self.events:
+        if not self.events or self.literal:
             return ()
         said = {"request_id": payment.uuid, "wallet_id": payment.wallet_id, "amount": payment.amount,
                 "currency": payment.currency, **more}  # fmt: skip

@@ -5,21 +5,31 @@ from typing import Any
 import psycopg
 
 from ferryman import Consumer, Misconfigured
-from ferryman.saga.engine import Sagas
+from ferryman.saga.engine import Results, Sagas
 from ferryman.services.payments.machine import MACHINE
-from ferryman.services.payments.rules import RESULTS, Payment, Rules, payment_of
+from ferryman.services.payments.rules import Payment, Rules, payment_of
 
-TOPICS = ("wallet.results", "fulfilments.results")
+NAME = "payments"
+RESULTS = {
+    "wallet.succeeded": "wallet.results",
+    "wallet.failed": "wallet.results",
+    "fulfilment.accepted": "fulfilments.results",
+    "fulfilment.refused": "fulfilments.results",
+}
+"""Of each type its topic: whoever fulfils may write to its own, and has no word on the wallet's money."""
+TOPICS = tuple(sorted(set(RESULTS.values())))
 
 
 def sagas(rules: Rules) -> Sagas[Payment]:
-    return Sagas(MACHINE, Payment, of=payment_of, on_result=rules.on_result, on_due=rules.on_due)
+    results = Results(NAME, RESULTS, payment_of)
+    return Sagas(MACHINE, Payment, results, on_result=rules.on_result, on_due=rules.on_due)
 
 
 def consumer(engine: Sagas[Payment]) -> Consumer:
     """Applies results; a duplicate is answered by nobody, so nothing is reported again."""
-    made = Consumer("payments", TOPICS, connection=psycopg.Connection, unknown="reject", rereport=False)
+    made = Consumer(NAME, TOPICS, connection=psycopg.Connection, unknown="reject", rereport=False)
     made.handles_batch(*RESULTS)(engine.apply)
+    made.after_commit(engine.tell)
     return made
 
 

@@ -1,6 +1,7 @@
 """All SQL of the requests: recording them, and looking at them. What moves them is the machine's."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from functools import cache
 from typing import Any, NamedTuple, TypeAlias
@@ -9,7 +10,7 @@ from uuid import UUID
 import psycopg
 from psycopg.rows import class_row, tuple_row
 
-from ferryman import Encoded
+from ferryman import Encoded, FerrymanError
 
 Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
 
@@ -40,6 +41,7 @@ SELECT recorded.*, {appended} FROM recorded
 """
 _REFERRED = """, referred AS (
     INSERT INTO payments.reference (uuid, reference) SELECT uuid, %(reference)b::text FROM recorded
+    ON CONFLICT (uuid) DO UPDATE SET reference = excluded.reference
 )"""
 _APPENDED = """\
 ferryman.outbox_append(
@@ -51,6 +53,7 @@ _REFER = """\
 -- payments.refer
 INSERT INTO payments.reference (uuid, reference)
 SELECT n.uuid, n.reference FROM unnest(%(uuids)s::uuid[], %(references)s::text[]) n (uuid, reference)
+ON CONFLICT (uuid) DO UPDATE SET reference = excluded.reference
 """
 
 _ENQUEUE = """\
@@ -83,6 +86,13 @@ SELECT {_COLUMNS}WHERE (%(pending)s::bool IS NULL OR (r.due_at IS NOT NULL) = %(
   AND (%(at)s::timestamptz IS NULL OR (r.created_at, r.uuid) < (%(at)s, %(uuid)s))
 ORDER BY r.created_at DESC, r.uuid DESC LIMIT %(most)s
 """
+
+
+_ARCHIVED = "requests_archived"
+
+
+class Archived(FerrymanError):
+    """A payment with this uuid is over, and was archived: it is not asked for again."""
 
 
 class Request(NamedTuple):
@@ -131,7 +141,8 @@ def record(db: Connection, requests: Sequence[Request], answer_seconds: float | 
     uuids, wallets, amounts, currencies, fulfils, _ = (list(column) for column in zip(*requests, strict=True))
     given = {"uuids": uuids, "wallets": wallets, "amounts": amounts, "currencies": currencies, "fulfils": fulfils,
              "seconds": answer_seconds}  # fmt: skip
-    rows = db.cursor(row_factory=tuple_row).execute(_RECORD, given, binary=True).fetchall()
+    with _telling_archived():
+        rows = db.cursor(row_factory=tuple_row).execute(_RECORD, given, binary=True).fetchall()
     said = {each.uuid: each.reference for each in requests}
     new = {row[0]: Recorded._make((*row, said[row[0]])) for row in rows}
     if told := {uuid: reference for uuid, reference in said.items() if reference is not None and uuid in new}:
@@ -147,8 +158,19 @@ def record_one(
     for n, message in enumerate(messages):
         given |= {f"{name}{n}": value for name, value in message._asdict().items()}
     statement = _record_one(len(messages), referred=request.reference is not None)
-    row = db.cursor(row_factory=tuple_row).execute(statement, given, binary=True).fetchone()
+    with _telling_archived():
+        row = db.cursor(row_factory=tuple_row).execute(statement, given, binary=True).fetchone()
     return {} if row is None else {request.uuid: Recorded._make((*row[: -len(messages)], request.reference))}
+
+
+@contextmanager
+def _telling_archived() -> Iterator[None]:
+    try:
+        yield
+    except psycopg.errors.UniqueViolation as error:
+        if error.diag.constraint_name != _ARCHIVED:
+            raise
+        raise Archived(str(error.diag.message_primary), remedy="give each payment a uuid of its own") from error
 
 
 @cache

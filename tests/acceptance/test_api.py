@@ -9,7 +9,9 @@ from uuid import UUID
 
 import psycopg
 import pytest
+from psycopg import conninfo
 
+from ferryman.testing.proxy import FaultProxy, Faults
 from support.asking import TOKENS, Answer, Client, payment, sha256, token
 from support.launch import KillAt, Launched, Launcher
 
@@ -77,6 +79,39 @@ def test_a_payment_whose_answer_was_lost_to_a_kill_is_sent_again_and_recorded_on
     assert stands(ferryman_db, first["uuid"]) == stands(ferryman_db, second["uuid"]) == (1, 1)
     again.send(signal.SIGTERM)
     assert again.wait() == 0, again.transcript()
+
+
+# At COMMIT, a payment waits for whoever holds the lock.
+SLOW_COMMIT = """
+CREATE FUNCTION wait_at_commit() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN PERFORM pg_advisory_xact_lock(4711); RETURN NULL; END $$;
+CREATE CONSTRAINT TRIGGER waits AFTER INSERT ON payments.requests DEFERRABLE INITIALLY DEFERRED
+    FOR EACH ROW EXECUTE FUNCTION wait_at_commit();
+"""
+AT_COMMIT = "SELECT 1 FROM pg_stat_activity WHERE query ILIKE 'commit%' AND wait_event_type = 'Lock'"
+
+
+def test_a_payment_whose_commit_was_done_and_never_answered_is_sent_again_and_recorded_once(
+    ferryman: Launcher, environment: dict[str, str], ferryman_db: Database, ferryman_database_url: str
+) -> None:
+    """N1, N5: the wire is cut in the middle of COMMIT, so that the API itself does not know whether it was one."""
+    place = conninfo.conninfo_to_dict(ferryman_database_url)
+    with FaultProxy(f"{place['host']}:{place['port']}") as wire, psycopg.connect(ferryman_database_url) as holder:
+        url = conninfo.make_conninfo(ferryman_database_url, host="127.0.0.1", port=wire.port)
+        running = ferryman.start("run", "api", env=environment | {"FERRYMAN_DATABASE_URL": url})
+        client, body, answers = ready(running), payment(), list[Answer]()
+        ferryman_db.execute(SLOW_COMMIT)
+        holder.execute("SELECT pg_advisory_xact_lock(4711)")
+        asking = threading.Thread(target=lambda: answers.append(client.post(body)))
+        asking.start()
+        running.until(lambda: ferryman_db.execute(AT_COMMIT).fetchone(), "COMMIT")
+        wire.faults = Faults(cut_after_bytes=0, cut_direction="to_client")
+        holder.commit()
+        asking.join(20)
+        wire.heal()
+        assert [each.status for each in answers] == [503]
+        assert client.post(body).status == 200
+    assert stands(ferryman_db, body["uuid"]) == (1, 1)
 
 
 def test_sigterm_answers_the_request_in_flight_takes_no_other_and_exits_0(

@@ -23,6 +23,21 @@ def test_a_bench_prints_its_figures_and_fails_when_a_goal_is_not_met(ferryman: L
     assert bench.wait() == (0 if all(figure["met"] for figure in figures) else 1)
 
 
+@pytest.mark.slow
+@pytest.mark.serial
+@pytest.mark.real_kafka
+@pytest.mark.timeout(300)
+def test_the_bench_of_payments_moves_each_of_them_and_says_what_each_process_took(ferryman: Launcher) -> None:
+    """Slow, because it starts servers of its own, and every process of the payments three times."""
+    bench = ferryman.run("bench", "pipeline", "--quick", "--json", seconds=240)
+    assert bench.wait() in (0, 1), bench.transcript()
+    figures = {figure["name"]: figure for figure in bench.json["figures"]}
+    assert set(figures) == set(runs.names("pipeline"))
+    assert all(figure["value"] > 0 and figure["raw"]["quick"] for figure in figures.values()), bench.transcript()
+    for figure in figures.values():
+        assert {"clients", "relay of requests", "wallet", "orchestrator"} <= set(figure["raw"]["cpu_us_a_payment"])
+
+
 @pytest.mark.parametrize("run", runs.RUNS)
 def test_a_figure_that_does_not_exist_is_a_usage_error_that_names_those_that_do(ferryman: Launcher, run: str) -> None:
     bench = ferryman.run("bench", run, "--only", "speed")

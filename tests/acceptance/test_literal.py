@@ -75,6 +75,35 @@ def test_a_relay_killed_between_publish_and_settle_publishes_again_with_the_same
     assert chancepay.balance(of) == 400
 
 
+@pytest.mark.parametrize(
+    ("kill_at", "taken"),
+    [
+        (KillAt("ferryman.services.wallet.store:book", "after"), 0),  # its transaction is not committed
+        (KillAt("ferryman.consumer.telling:Telling.tell", "before"), 100),  # it is, and nobody was told
+    ],
+    ids=["before the commit", "after it"],
+)
+def test_a_wallet_that_is_killed_takes_a_payment_once_or_never_however_often_it_comes(
+    chancepay: ChancePay, kill_at: KillAt, taken: int
+) -> None:
+    """N5: and its payment stays PENDING, as section 6 has it."""
+    of = chancepay.open(500)
+    lost = chancepay.pay(100, of)
+    chancepay.send()
+    killed = chancepay.start(kill_at, FERRYMAN_KAFKA__SESSION_TIMEOUT_MS="2000")
+    assert killed.wait() == -signal.SIGKILL
+    assert chancepay.balance(of) == 500 - taken
+    chancepay.payments.execute("UPDATE payments.outbox SET status = 'PENDING'")
+    after = chancepay.pay(50, of)
+    chancepay.send()
+    wallet = chancepay.start(FERRYMAN_KAFKA__SESSION_TIMEOUT_MS="2000")
+    wallet.until(lambda: chancepay.puts(after), "the payment behind it", 30)
+    stop(wallet)
+    assert len(chancepay.copies(lost)) == 2
+    assert (chancepay.balance(of), chancepay.puts(lost), chancepay.status(lost)) == (450 - taken, [], "PENDING")
+    assert chancepay.wallet.execute("SELECT * FROM wallet.unbalanced").fetchall() == []
+
+
 def test_a_table_that_is_misdescribed_is_refused_with_the_ddl(chancepay: ChancePay) -> None:
     chancepay.payments.execute("ALTER TABLE payments.outbox DROP COLUMN last_error")
     relay = chancepay.relay()

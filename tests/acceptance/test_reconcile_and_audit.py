@@ -65,7 +65,7 @@ def test_what_is_pending_is_named_mended_once_and_its_exit_codes_tell_what_is_le
     again = run.json("reconcile", "payments", "--yes", "--reason", "the wallet is back", code=0)
     assert (again["repaired"], again["repairs"]) == ({}, {})
     town.desk.late(stuck)
-    town.desk.apply(failed(stuck, "NO_WALLET", "CANCEL"))
+    town.desk.apply(failed(stuck, "UNKNOWN", "CANCEL"))
     [case] = run.json("reconcile", "payments", "--id", str(stuck.uuid), code=5)["cases"]
     assert (case["cause"], case["repair"]) == ("needs_person", "none")
     settle = ("reconcile", "payments", "--settle", str(stuck.uuid))

@@ -43,6 +43,11 @@ def soon(condition: Callable[[], bool], seconds: float = 15) -> bool:
     return True
 
 
+def busy() -> float:
+    """How much more the machine has to do than it has cores."""
+    return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+
+
 def test_the_demo_is_healthy_and_leaves_nothing(ferryman: Launcher, temporary: Path) -> None:
     demo = ferryman.run("demo", "--json", seconds=60, real=True)
     assert demo.wait() == 0, demo.transcript()
@@ -56,10 +61,11 @@ def test_the_demo_is_healthy_and_leaves_nothing(ferryman: Launcher, temporary: P
 def test_the_demo_of_payments_kills_each_process_and_its_audit_finds_nothing_wrong(
     ferryman: Launcher, temporary: Path
 ) -> None:
-    """N1, N5, N11: in less than a minute, and nothing stays."""
+    """N1, N5, N11: in less than a minute, as far as the machine has time for it, and nothing stays."""
     demo = ferryman.run("demo", "payments", "--json", seconds=90, real=True)
     assert demo.wait() == 0, demo.transcript()
     told = demo.json
+    assert told["ready_seconds"] < told["seconds"] < 60 * busy()
     assert (told["verdict"], told["audit"]["verdict"], told["audit"]["wrong"]) == ("ok", "ok", [])
     payments = told["payments"]
     assert payments["requested"] == payments["succeeded"] + payments["failed"] > 1000

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.parametrize("machine", MACHINES, ids=lambda each: each.name)
 def test_its_migration_has_its_guards(machine: Machine) -> None:
-    chain = ROOT / "migrations" / machine.table.partition(".")[0]
+    chain = ROOT / "migrations" / machine.schema
     assert any(guards(machine) in file.read_text() for file in chain.glob("*.sql"))
 
 

@@ -19,7 +19,8 @@ import click
 import pytest
 
 import ferryman.consumer.metrics
-import ferryman.relay.metrics  # noqa: F401 - they are in the registry once they were imported
+import ferryman.relay.metrics
+import ferryman.saga.metrics  # noqa: F401 - they are in the registry once they were imported
 from ferryman.runtime.metrics import REGISTRY
 from ferryman.runtime.settings import Settings
 from support.compose import COMPOSE, ROOT, environment, mounts, parse_command_line, put, read_yaml, serving, settings_of

@@ -60,7 +60,7 @@ def one_of_each(town: Town) -> dict[str, Request]:
     cancels = [each for each in town.commands(made["stopped"]) if each.type == "wallet.cancel"]
     transact(town.books.db, cancels)
     over(town, made["late"], made["stopped"])
-    town.desk.apply(failed(made["stuck"], "NO_WALLET", "CANCEL"))
+    town.desk.apply(failed(made["stuck"], "UNKNOWN", "CANCEL"))
     repair.settle(town.house, made["stuck"].uuid, ACT, yes=True)
     return made
 

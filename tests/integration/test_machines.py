@@ -2,8 +2,9 @@
 
 from collections import deque
 from collections.abc import Iterator
+from itertools import count
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import psycopg
 import pytest
@@ -11,8 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ferryman.saga.machine import Machine
+from ferryman.saga.model import Key
 from ferryman.services.machines import MACHINES
 from ferryman.testing import house
+from support.deliveries import DELIVERY, JOB, TABLES
 
 Database = psycopg.Connection[tuple[Any, ...]]
 
@@ -20,10 +23,13 @@ Database = psycopg.Connection[tuple[Any, ...]]
 BEGIN = {
     "payment": "INSERT INTO payments.requests (uuid, wallet_id, amount, currency, due_at) "
     "VALUES (%s, gen_random_uuid(), 1, 'EUR', now())",
+    "delivery": "INSERT INTO hooks.webhook_delivery_sagas (id, next_attempt_at) VALUES (%s, now())",
+    "delivery_job": "INSERT INTO hooks.webhook_delivery_jobs (id, next_attempt_at) VALUES (%s, now())",
 }
+NUMBERS = count(1)
 
 
-@pytest.fixture(params=MACHINES, ids=lambda each: each.name, scope="module")
+@pytest.fixture(params=(*MACHINES, DELIVERY, JOB), ids=lambda each: each.name, scope="module")
 def machine(request: pytest.FixtureRequest) -> Machine:
     found: Machine = request.param
     return found
@@ -35,22 +41,31 @@ def db(machine: Machine, ferryman_postgres: str) -> Iterator[Database]:
     url = house.new_database(ferryman_postgres, name)
     house.migrate(url)
     with psycopg.connect(url, autocommit=True) as connection:
+        if machine in (DELIVERY, JOB):
+            connection.execute(TABLES)
         yield connection
     house.drop_database(ferryman_postgres, name)
 
 
-def begun(db: Database, machine: Machine) -> UUID:
-    key = uuid4()
+def new_key(machine: Machine) -> Key:
+    return uuid4() if machine.key_type == "uuid" else next(NUMBERS)
+
+
+def begun(db: Database, machine: Machine) -> Key:
+    key = new_key(machine)
     db.execute(BEGIN[machine.name], (key,))
     return key
 
 
-def go(db: Database, machine: Machine, key: UUID, state: str) -> bool:
+def go(db: Database, machine: Machine, key: Key, state: str) -> bool:
     """Whether the database lets it."""
-    due = "NULL" if state in machine.terminals else "now()"
+    ours, due = machine.columns, "NULL" if state in machine.terminals else "now()"
     try:
         with db.transaction():
-            db.execute(f"UPDATE {machine.table} SET state = %s, due_at = {due} WHERE {machine.key} = %s", (state, key))
+            db.execute(
+                f"UPDATE {machine.table} SET {ours.state} = %s, {ours.due_at} = {due} WHERE {machine.key} = %s",
+                (state, key),
+            )
     except psycopg.errors.IntegrityError:
         return False
     return True
@@ -82,35 +97,41 @@ def test_however_it_is_pushed_it_is_where_the_model_says(db: Database, machine: 
     for new in data.draw(st.lists(st.sampled_from(list(machine.states)), max_size=12)):
         assert go(db, machine, key, new) == machine.may(state, new)
         state = new if machine.may(state, new) else state
-        row = db.execute(f"SELECT state FROM {machine.table} WHERE {machine.key} = %s", (key,)).fetchone()
+        row = db.execute(
+            f"SELECT {machine.columns.state} FROM {machine.table} WHERE {machine.key} = %s", (key,)
+        ).fetchone()
         assert row == (state,)
 
 
 def test_a_row_begins_at_the_beginning_and_keeps_its_key_and_its_place(db: Database, machine: Machine) -> None:
-    key = begun(db, machine)
+    key, ours = begun(db, machine), machine.columns
     other = next(state for state in machine.states if state != machine.initial)
     for forbidden in (
-        BEGIN[machine.name].replace("due_at)", "due_at, state)").replace("now())", f"now(), '{other}')"),
+        BEGIN[machine.name]
+        .replace(f"{ours.due_at})", f"{ours.due_at}, {ours.state})")
+        .replace("now())", f"now(), '{other}')"),
         f"UPDATE {machine.table} SET {machine.key} = %s",
         f"DELETE FROM {machine.table} WHERE {machine.key} <> %s OR true",
     ):
         with pytest.raises(psycopg.errors.IntegrityError):
-            db.execute(forbidden, (uuid4(),))
+            db.execute(forbidden, (new_key(machine),))
     with pytest.raises(psycopg.errors.IntegrityError):
         db.execute(f"TRUNCATE {machine.table}")
     with pytest.raises(psycopg.errors.CheckViolation):
-        db.execute(f"UPDATE {machine.table} SET due_at = NULL WHERE {machine.key} = %s", (key,))
+        db.execute(f"UPDATE {machine.table} SET {ours.due_at} = NULL WHERE {machine.key} = %s", (key,))
 
 
 def test_what_is_over_leaves_by_the_archive_and_its_audit_stays(db: Database, machine: Machine) -> None:
     over, open_ = begun(db, machine), begun(db, machine)
     assert all(go(db, machine, over, each) for each in path(machine, machine.terminals[0]))
-    schema = machine.table.partition(".")[0]
-    given_out = db.execute(f"SELECT {schema}.archive(now() + '1 hour', 'ada', 'tidying', 1000000)").fetchall()
-    keys = {UUID(row[0][machine.key]) for row in given_out}
-    assert over in keys
-    assert open_ not in keys
-    left = db.execute(f"SELECT count(*) FROM {machine.table} WHERE state = ANY (%s)", (list(machine.terminals),))
+    archive = f"{machine.schema}.{machine.archive}"
+    given_out = db.execute(f"SELECT {archive}(now() + '1 hour', 'ada', 'tidying', 1000000)").fetchall()
+    keys = {str(row[0][machine.key]) for row in given_out}
+    assert str(over) in keys
+    assert str(open_) not in keys
+    left = db.execute(
+        f"SELECT count(*) FROM {machine.table} WHERE {machine.columns.state} = ANY (%s)", (list(machine.terminals),)
+    )
     assert left.fetchone() == (0,)
     audit = db.execute(
         "SELECT who, act, reason, entries FROM ferryman.outbox_audit ORDER BY at DESC LIMIT 1"

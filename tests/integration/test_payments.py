@@ -2,13 +2,14 @@
 
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
 import psycopg
 import pytest
 
-from ferryman import use_schemas
+from ferryman import Received, use_schemas
 from ferryman.schemas import active
 from ferryman.services.payments import requests
 from ferryman.services.payments.requests import AnotherRequest
@@ -175,6 +176,40 @@ def test_a_result_that_the_payment_never_asked_for_is_kept_and_not_believed(desk
     assert desk.strays()[-1] == (asked.uuid, "FORGED")
 
 
+@pytest.mark.parametrize(
+    ("topic", "believed"),
+    [
+        ("wallet.results", True), ("wallet.results.retry.payments", True), ("fulfilments.results", False),
+        ("fulfilments.results.retry.payments", False), ("wallet.results.retry.wallet", False),
+    ],
+)  # fmt: skip
+def test_the_wallet_is_believed_by_its_own_topic_alone(desk: Desk, topic: str, believed: bool) -> None:
+    """Whoever may write to another has no word on money."""
+    asked, poor = desk.request(), desk.request()
+    desk.apply(came_by(topic, succeeded(asked)), came_by(topic, failed(poor, "INSUFFICIENT_FUNDS")))
+    states = [desk.stands(each)[0] for each in (asked, poor)]
+    assert states == (["SUCCEEDED", "FAILED"] if believed else ["DEDUCTING", "DEDUCTING"])
+    assert [why for _, why in desk.strays()] == ([] if believed else ["FORGED", "FORGED"])
+
+
+@pytest.mark.parametrize(
+    ("topic", "believed"),
+    [
+        ("fulfilments.results", True), ("fulfilments.results.retry.payments", True), ("wallet.results", False),
+        ("wallet.results.retry.payments", False),
+    ],
+)  # fmt: skip
+def test_whoever_fulfils_is_believed_by_its_own_topic_alone(desk: Desk, topic: str, believed: bool) -> None:
+    asked = desk.request(fulfil=True)
+    desk.apply(succeeded(asked), came_by(topic, accepted(asked)))
+    assert desk.stands(asked)[0] == ("SUCCEEDED" if believed else "FULFILLING")
+    assert [why for _, why in desk.strays()] == ([] if believed else ["FORGED"])
+
+
+def came_by(topic: str, result: Received) -> Received:
+    return replace(result, record=result.record._replace(topic=topic))
+
+
 # --- nothing comes in time
 
 
@@ -206,9 +241,41 @@ def test_a_cancellation_is_asked_for_again_a_bounded_number_of_times_and_then_wa
 def test_a_cancellation_that_is_refused_waits_for_a_person(desk: Desk) -> None:
     asked = desk.request()
     desk.late(asked)
-    desk.apply(failed(asked, "NO_WALLET", "CANCEL"))
+    desk.apply(failed(asked, "UNKNOWN", "CANCEL"))
     assert desk.stands(asked) == ("STUCK", "PENDING", "TIMED_OUT")
     assert desk.late() == 0
+
+
+@pytest.mark.parametrize("reason", ["NO_WALLET", "INSUFFICIENT_FUNDS", "CANCELLED"])
+def test_a_deduction_that_is_refused_too_late_took_nothing_and_ends_the_payment(desk: Desk, reason: str) -> None:
+    """Whatever becomes of the cancellation: what is refused stays refused."""
+    before, behind = desk.request(), desk.request()
+    desk.late(before, behind)
+    desk.apply(failed(before, reason), failed(before, "NO_WALLET", "CANCEL"))
+    desk.apply(failed(behind, "UNKNOWN", "CANCEL"), failed(behind, reason))
+    assert [desk.stands(each) for each in (before, behind)] == [("FAILED", "FAILED", "TIMED_OUT")] * 2
+    assert desk.strays() == [(before.uuid, "LATE")]
+
+
+def test_what_a_wallet_that_is_not_there_cannot_give_back_was_never_taken(desk: Desk) -> None:
+    """N11: a cancellation that overtook its deduction; no person is needed."""
+    asked = desk.request()
+    desk.late(asked)
+    desk.apply(failed(asked, "NO_WALLET", "CANCEL"))
+    assert desk.stands(asked) == ("FAILED", "FAILED", "TIMED_OUT")
+    desk.apply(failed(asked, "CANCELLED"))
+    assert desk.kinds(asked) == ["wallet.deduct", "payment.requested", "wallet.cancel", "payment.failed"]
+
+
+def test_a_payment_that_is_stuck_is_over_once_the_wallet_has_given_the_amount_back_after_all(desk: Desk) -> None:
+    cancelled, refunded = desk.request(), desk.request(fulfil=True)
+    desk.late(cancelled)
+    desk.apply(failed(cancelled, "UNKNOWN", "CANCEL"))
+    desk.apply(succeeded(refunded), refused(refunded), failed(refunded, "INVALID_AMOUNT", "REFUND"))
+    assert desk.stands(cancelled)[0] == desk.stands(refunded)[0] == "STUCK"
+    desk.apply(succeeded(cancelled, "CANCEL"), succeeded(refunded, "CANCEL"))
+    assert desk.stands(cancelled) == ("FAILED", "FAILED", "TIMED_OUT")
+    assert desk.stands(refunded) == ("FAILED", "FAILED", "REFUSED_DOWNSTREAM")
 
 
 def test_money_that_was_taken_for_a_payment_that_failed_is_given_back(desk: Desk) -> None:
@@ -228,7 +295,7 @@ def test_two_loops_take_each_payment_that_is_due_once(desk: Desk, ferryman_datab
 
     def turn() -> None:
         with psycopg.connect(ferryman_database_url) as db:
-            moved.append(desk.sagas.due(db, 30))
+            moved.append(len(desk.sagas.due(db, 30)))
 
     loops = [threading.Thread(target=turn) for _ in range(3)]
     for each in loops:

@@ -108,6 +108,18 @@ def test_another_body_with_the_same_uuid_is_a_conflict_and_changes_nothing(desk:
     assert count(desk, "ferryman.outbox") == 2
 
 
+def test_a_payment_that_was_archived_is_a_conflict_that_says_how_it_ended(desk: Desk, client: Client) -> None:
+    body = payment(reference="Invoice 17")
+    client.post(body)
+    desk.apply(succeeded(request_of(body)))
+    desk.db.execute("SELECT payments.archive(now() + '1 s', 'ada', 'kept elsewhere')")
+    for again in (body, body | {"amount": 501}):
+        refused = client.post(again)
+        assert (refused.status, refused.headers["Content-Type"]) == (409, "application/problem+json")
+        assert f"the payment {body['uuid']} is over: it SUCCEEDED, and was archived" in refused.json["detail"]
+    assert client.get(f"/payments/{body['uuid']}").status == 404
+
+
 def test_clients_that_send_the_same_payment_at_once_record_it_once(desk: Desk, client: Client) -> None:
     """N5: one of them is told 201, and the command leaves once."""
     bodies = [payment() for _ in range(5)]

@@ -14,6 +14,7 @@ from ferryman.schemas import active
 from ferryman.services.payments.rules import Rules
 from ferryman.services.payments.service import payments, rules_of
 from ferryman.services.payments.store import Request
+from ferryman.services.payments.telling import Told, tell
 from ferryman.testing import house
 from support.paying import Database, Desk
 
@@ -62,8 +63,17 @@ def test_a_request_may_remain_pending_forever(desk: Desk) -> None:
     asked = desk.request()
     assert desk.db.execute("SELECT due_at = 'infinity' FROM payments.requests").fetchone() == (True,)
     with desk.db.transaction():
-        assert desk.sagas.due(desk.db) == 0
+        assert desk.sagas.due(desk.db) == []
     assert desk.stands(asked) == ("DEDUCTING", "PENDING", None)
+
+
+@pytest.mark.parametrize("status", ["SUCCEEDED", "FAILED"])
+def test_what_became_of_a_payment_is_told_to_nobody_by_kafka(desk: Desk, status: str) -> None:
+    asked = desk.request()
+    with desk.db.transaction():
+        tell(desk.db, asked.uuid, Told(status, "UNKNOWN"), sagas=desk.sagas, rules=desk.rules, headers={})
+    assert desk.stands(asked)[0] == status
+    assert desk.db.execute("SELECT count(*) FROM ferryman.outbox").fetchone() == (0,)
 
 
 def test_in_the_saga_mode_a_timeout_looks_at_it_and_the_journal_has_the_message(desk: Desk) -> None:

@@ -304,7 +304,7 @@ def stuck(town: Town) -> Request:
     town.published(town.desk.db)
     town.consume(payment)
     town.desk.late(payment)
-    town.desk.apply(failed(payment, "NO_WALLET", "CANCEL"))
+    town.desk.apply(failed(payment, "UNKNOWN", "CANCEL"))
     assert town.desk.stands(payment)[0] == "STUCK"
     town.ages(payment)
     return payment

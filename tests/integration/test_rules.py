@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -76,5 +77,22 @@ def test_workers_share_one_server_and_have_databases_of_their_own(tmp_path: Path
     assert len({name for _, name in seen}) == 4
 
 
-def test_the_seed_of_a_proof_is_printed_when_it_fails(tmp_path: Path) -> None:
-    assert "seed 7" in run(tmp_path, "def test_it(seed): assert False\n", "--seed", "7")
+@pytest.mark.parametrize("passes", [True, False])
+def test_the_seed_is_printed_whether_a_proof_passes_or_not(tmp_path: Path, passes: bool) -> None:
+    said = run(tmp_path, f"def test_it(seed): assert {passes}\n", "--seed", "7")
+    assert "dice were rolled from seed 7" in said
+
+
+def test_the_seed_is_printed_before_anything_runs(tmp_path: Path) -> None:
+    said = run(tmp_path, "def test_it(): pass\n", "--seed", "7", "-v")
+    assert said.index("seed: 7") < said.index("test_probe.py")
+
+
+def test_each_make_prove_rolls_other_dice_unless_it_is_given_a_seed() -> None:
+    def command(*given: str) -> str:
+        done = subprocess.run(["make", "-n", "-s", "prove", *given], cwd=TESTS.parent, capture_output=True, text=True,
+                              check=True)  # fmt: skip
+        return done.stdout.splitlines()[-1]
+
+    assert command("SEED=7").endswith("--seed 7")
+    assert abs(int(command().rpartition(" ")[2]) - time.time()) < 60

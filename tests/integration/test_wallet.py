@@ -67,6 +67,16 @@ def test_a_wallet_that_is_not_there_is_named_as_the_reason(books: Books) -> None
     assert short(books.handle(asked("DEDUCT", uuid4(), uuid4()))[0])[1] == "NO_WALLET"
 
 
+def test_a_cancellation_stops_the_deduction_of_a_wallet_that_is_opened_only_then(books: Books) -> None:
+    """N5: it is refused itself, and nothing of its step is ever taken."""
+    of, request = uuid4(), uuid4()
+    [cancelled] = books.handle(asked("CANCEL", of, request))
+    books.db.execute("SELECT wallet.open(%s, 'EUR', 900)", (of,))
+    [late] = books.handle(asked("DEDUCT", of, request))
+    assert [short(each)[:2] for each in (cancelled, late)] == [("CANCEL", "NO_WALLET"), ("DEDUCT", "CANCELLED")]
+    assert books.balance(of) == 900
+
+
 def test_an_operation_that_has_an_outcome_answers_every_attempt_with_it(books: Books) -> None:
     """N5: with the balance of then, although it is another now."""
     of, request = books.open(900), uuid4()

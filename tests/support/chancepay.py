@@ -99,8 +99,9 @@ class ChancePay:
     def relay(self, kill_at: KillAt | None = None, **more: str) -> Launched:
         return self.ferryman.start("run", "relay", env={**self.environment(self.ours), **more}, kill_at=kill_at)
 
-    def start(self, **more: str) -> Launched:
-        return self.ferryman.start("run", "wallet-literal", env={**self.environment(self.theirs), **more})
+    def start(self, kill_at: KillAt | None = None, **more: str) -> Launched:
+        env = {**self.environment(self.theirs), **more}
+        return self.ferryman.start("run", "wallet-literal", env=env, kill_at=kill_at)
 
     def api(self, kill_at: KillAt | None = None) -> Launched:
         """With one token, which may do everything."""

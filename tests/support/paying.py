@@ -89,7 +89,7 @@ class Desk:
         keys = [each.uuid for each in payments]
         self.db.execute("UPDATE payments.requests SET due_at = now() - interval '1 s' WHERE uuid = ANY (%s)", (keys,))
         with self.db.transaction():
-            return self.sagas.due(self.db)
+            return len(self.sagas.due(self.db))
 
     def stands(self, payment: Request) -> tuple[str, str, str | None]:
         row = self.db.execute(

@@ -11,6 +11,7 @@ from uuid import UUID, uuid4
 
 import psycopg
 from confluent_kafka.admin import AdminClient
+from psycopg import conninfo
 
 from ferryman import use_schemas
 from ferryman.services.payments import requests
@@ -69,6 +70,8 @@ class Pipeline:
     rules: Rules = field(default_factory=Rules)
     running: dict[str, Launched] = field(default_factory=dict)
     wallets: list[UUID] = field(default_factory=list)
+    wires: dict[str, int] = field(default_factory=dict)
+    """Of a process, the port by which it finds its database, where that is not the server's own."""
 
     def start(self, *names: str, kill_at: KillAt | None = None) -> None:
         for name in names:
@@ -104,8 +107,8 @@ class Pipeline:
                 "FERRYMAN_RELAY__SOURCES__WALLET__DATABASE_URL": self.wallet_url,
                 "FERRYMAN_RELAY__SOURCES__FULFILMENT__DATABASE_URL": self.fulfilment_url,
             },
-            "wallet": {"FERRYMAN_DATABASE_URL": self.wallet_url},
-            "payments": {"FERRYMAN_DATABASE_URL": self.orchestrator_url},
+            "wallet": {"FERRYMAN_DATABASE_URL": self._by_wire("wallet", self.wallet_url)},
+            "payments": {"FERRYMAN_DATABASE_URL": self._by_wire("payments", self.orchestrator_url)},
             "fulfilment": {"FERRYMAN_DATABASE_URL": self.fulfilment_url, "FERRYMAN_SCHEMAS__PATH": _our_catalogue()},
         }
         return {
@@ -118,6 +121,12 @@ class Pipeline:
             **self.env,
             **ours[name],
         }
+
+    def _by_wire(self, name: str, url: str) -> str:
+        """Through whatever breaks what passes."""
+        if name not in self.wires:
+            return url
+        return conninfo.make_conninfo(url, host="127.0.0.1", port=self.wires[name])
 
     def both(self) -> dict[str, str]:
         """For whoever looks at both databases."""
@@ -207,8 +216,10 @@ class Load:
             self.sent += len(batch)
 
     def _some(self) -> Request:
+        """Of a wallet that has enough or not; a few of one that is not there."""
         amount = self.dice.choice((1, 2, 3, 500, 10_000_000))
-        return Request(uuid4(), self.dice.choice(self.pipeline.wallets), amount, "EUR", self.dice.random() < 0.3)
+        of = self.dice.choice(self.pipeline.wallets) if self.dice.random() < 0.95 else uuid4()
+        return Request(uuid4(), of, amount, "EUR", self.dice.random() < 0.3)
 
     def await_sent(self, more: int, seconds: float = 30) -> None:
         wanted = self.sent + more

@@ -23,6 +23,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addini("slow_seconds", "A test that takes longer needs the marker slow.", default=str(SLOW_SECONDS))
 
 
+def pytest_report_header(config: pytest.Config) -> str:
+    return f"seed: {config.getoption('--seed')}"
+
+
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
@@ -72,7 +76,7 @@ def _slow_seconds(config: pytest.Config) -> float:
     return limit if limit < SLOW_SECONDS else limit * max(1.0, busy)
 
 
-def pytest_terminal_summary(terminalreporter: Any) -> None:
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
     seconds: dict[str, float] = defaultdict(float)
     count: dict[str, int] = defaultdict(int)
     for reports in terminalreporter.stats.values():
@@ -86,6 +90,7 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         for tier in (*TIERS, "other"):
             if tier in seconds:
                 terminalreporter.line(f"{tier:<14} {seconds[tier]:7.1f} s in {count[tier]} tests")
+    terminalreporter.line(f"dice were rolled from seed {config.getoption('--seed')}: `--seed` rolls them so again")
 
 
 @pytest.fixture

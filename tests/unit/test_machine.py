@@ -1,11 +1,15 @@
 """A machine is data, and one that cannot be right is refused when it is made."""
 
+import re
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
 from ferryman import Misconfigured
 from ferryman.saga.ddl import guards
 from ferryman.saga.drawing import drawing
-from ferryman.saga.machine import Machine, State
+from ferryman.saga.machine import Columns, Machine, State
 
 
 def machine(**states: tuple[str, ...]) -> Machine:
@@ -37,6 +41,28 @@ def test_what_may_be_follows_from_the_states() -> None:
 def test_a_machine_that_cannot_be_right_is_refused(states: dict[str, tuple[str, ...]], problem: str) -> None:
     with pytest.raises(Misconfigured, match=problem):
         machine(**states)
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"name": "an order"}, "'an order' is no name in lower case"),
+        ({"table": 'shop."orders"'}, "is no name in lower case"),
+        ({"columns": Columns(state="State")}, "'State' is no name in lower case"),
+        ({"archive": "drop; --"}, "is no name in lower case"),
+        ({"key_type": "text"}, "its keys are text, which is neither uuid nor bigint"),
+    ],
+)
+def test_a_machine_whose_names_would_need_quotes_is_refused(given: dict[str, Any], problem: str) -> None:
+    with pytest.raises(Misconfigured, match=re.escape(problem)):
+        replace(ORDER, **given)
+
+
+def test_its_guards_have_its_own_words() -> None:
+    text = guards(replace(ORDER, columns=Columns("status", due_at="next_at"), archive="archive_orders"))
+    for said in ("CHECK (status IN", "(next_at) WHERE next_at IS NOT NULL", "shop.archive_orders("):
+        assert said in text
+    assert "state" not in text.replace("order_states", "").replace("STATEMENT", "")
 
 
 def test_its_drawing_shows_every_way_and_says_what_each_state_means() -> None:

@@ -15,8 +15,7 @@ from ferryman.runtime.garbage import collect_less
 from ferryman.runtime.life import Life
 from ferryman.runtime.settings import Settings
 from ferryman.saga.service import DueLoop
-from ferryman.services.payments.rules import RESULTS
-from ferryman.services.payments.service import TOPICS, payments
+from ferryman.services.payments.service import NAME, RESULTS, TOPICS, payments
 
 
 class Watch:
@@ -51,7 +50,8 @@ def run(wanted: dict[str, Any]) -> dict[str, Any]:
     use_schemas()
     _, sagas = payments(settings)
     watch = Watch(wanted)
-    made = Consumer("payments", TOPICS, connection=psycopg.Connection, unknown="reject", rereport=False)
+    made = Consumer(NAME, TOPICS, connection=psycopg.Connection, unknown="reject", rereport=False)
+    made.after_commit(sagas.tell)
 
     @made.handles_batch(*RESULTS)
     def noted(db: psycopg.Connection[tuple[Any, ...]], results: Sequence[Received]) -> Sequence[Outcome]:
