@@ -203,7 +203,7 @@ class Worker:
             with self.deadline.over(connection):
                 tally = batch.run()
         except Transient as error:
-            if self.deadline.passed:  # together it is too much: apart it may not be
+            if self.deadline.passed and not connection.broken:  # together it is too much: apart it may not be
                 self._size = next_size(self._size, self.policy, len(wanted), self.clock() - began)
                 raise HandlerFailed(f"it took too long (consumer.deadline_seconds): {error.message}") from error
             raise
