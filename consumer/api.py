@@ -1,6 +1,7 @@
 """What an adopter writes: a consumer, its topics, and a handler for each type."""
 
 from collections.abc import Callable, Sequence
+from inspect import iscoroutinefunction
 from typing import Any, Literal, TypeAlias, TypeVar
 
 from ferryman.consumer.model import Done, Outcome, Received, Refused
@@ -37,10 +38,10 @@ class Consumer:
         unknown: Literal["ignore", "reject"] = "ignore",
         rereport: bool = True,
     ) -> None:
-        if not name or len(name) > _LONGEST_NAME or not all(each.isalnum() or each in "._-" for each in name):
+        if not name or len(name) > _LONGEST_NAME or not name.isascii() or not _plain(name):
             raise Misconfigured(
                 f"{name!r} is no name for a consumer",
-                remedy=f"use letters, digits, dots, underscores and hyphens, {_LONGEST_NAME} at most",
+                remedy=f"use ASCII letters, digits, dots, underscores and hyphens, {_LONGEST_NAME} at most",
             )
         if isinstance(topics, str) or not topics:
             raise Misconfigured(f"the consumer {name} has no topics", remedy="name them: topics=['orders']")
@@ -57,7 +58,7 @@ class Consumer:
         """The function handles one message of these types at a time."""
 
         def registered(function: OneT) -> OneT:
-            self._register(types, lambda db, messages: [function(db, message) for message in messages])
+            self._register(types, function, lambda db, messages: [function(db, message) for message in messages])
             return function
 
         return registered
@@ -66,7 +67,7 @@ class Consumer:
         """The function handles many messages of these types at once, and answers each, in their order."""
 
         def registered(function: ManyT) -> ManyT:
-            self._register(types, function)
+            self._register(types, function, function)
             return function
 
         return registered
@@ -81,7 +82,12 @@ class Consumer:
         self.told.append(function)
         return function
 
-    def _register(self, types: Sequence[str], handler: Many) -> None:
+    def _register(self, types: Sequence[str], function: One | Many, handler: Many) -> None:
+        if iscoroutinefunction(function):
+            raise Misconfigured(
+                f"the consumer {self.name} is given {function.__name__}, which is async: nobody would wait for it",
+                remedy="write it with `def`: a batch is handled in one transaction, on one connection, in one thread",
+            )
         for each in types:
             if each in self.handlers:
                 raise Misconfigured(f"the consumer {self.name} handles {each} twice", remedy="keep one handler")
@@ -89,3 +95,8 @@ class Consumer:
 
     def __repr__(self) -> str:
         return f"Consumer({self.name!r}, {list(self.topics)})"
+
+
+def _plain(name: str) -> bool:
+    """As Kafka takes it for a group, and in the names of topics."""
+    return all(each.isalnum() or each in "._-" for each in name)

@@ -1,8 +1,9 @@
 """What came and is not handled yet, by partition: in order, bounded by bytes, and held back where something failed."""
 
 from collections import deque
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 from ferryman.consumer.model import Partition, Record
 
@@ -19,16 +20,20 @@ class Buffer:
     waiting: deque[Record] = field(default_factory=deque)
     bytes: int = 0
     held_until: float = 0.0
+    ends: list[int] = field(default_factory=list)
+    """What failed is taken apart: where each part ends, the one that is next last. Empty while nothing has failed."""
     attempts: int = 0
-    """How often what stands in front has failed."""
-    alone: bool = False
-    """It failed by itself: the others wait for it."""
+    """How often what stands in front has failed, alone or with others: by that it waits."""
+    bugs: int = 0
+    """How often that was its handler's doing, and it was alone."""
+    failing_since: float | None = None
+    """When it failed alone for the first time, and not for good; while nothing is tried, no time passes."""
     begun: int | None = None
     """The offset that was begun alone in this process: while the process lives, once is all that counts."""
-    doomed: str | None = None
-    """Why it is to be rejected, as soon as there is a connection to write that down."""
-    singly: int = 0
-    """So many are to be begun alone: one of them may have closed the connection."""
+    claiming: int | None = None
+    """at_most_once: the offset whose claim was not answered. It may stand in the inbox, and be nobody else's."""
+    doomed: tuple[str, str] | None = None
+    """The code and the words it is to be rejected with, as soon as that can be written down."""
     singly_until: int = 0
     """What is before this offset is begun alone: the last owner died of a batch that went so far."""
     watched: int = 0
@@ -42,8 +47,28 @@ class Buffer:
 
     @property
     def suspicious(self) -> bool:
-        """Whether what stands in front may be what ended a process, or a connection."""
-        return self.singly > 0 or (bool(self.waiting) and self.waiting[0].offset < self.singly_until)
+        """Whether what stands in front may be what ended a process."""
+        return bool(self.waiting) and self.waiting[0].offset < self.singly_until
+
+    @property
+    def apart(self) -> bool:
+        """Whether it is handled by itself, and not in one transaction with other partitions."""
+        return bool(self.ends) or self.suspicious
+
+    def next(self, most: int) -> list[Record]:
+        """From the front, as many as may be handled together."""
+        if self.suspicious:
+            return [self.waiting[0]]
+        end = self.ends[-1] if self.ends else None
+        return [each for each in islice(self.waiting, most) if end is None or each.offset < end]
+
+    def take_apart(self, failed: Sequence[Record], *, halve: bool) -> None:
+        """What failed is tried again by itself, or its first half before its second."""
+        end = failed[-1].offset + 1
+        if not self.ends or self.ends[-1] != end:
+            self.ends.append(end)
+        if halve and len(failed) > 1:
+            self.ends.append(failed[len(failed) // 2].offset)
 
     def finish(self, record: Record) -> None:
         """It must stand in front: what was passed over would never be handled."""
@@ -51,8 +76,12 @@ class Buffer:
             raise AssertionError(f"{record} was handled before what stands in front of it")
         self.bytes -= size(record)
         self.position = record.offset + 1
-        self.singly, self.watched = max(0, self.singly - 1), max(0, self.watched - 1)
-        self.attempts, self.alone, self.doomed = 0, False, None
+        self.watched = max(0, self.watched - 1)
+        front = self.waiting[0].offset if self.waiting else self.position
+        while self.ends and self.ends[-1] <= front:
+            self.ends.pop()
+        self.attempts = self.bugs = 0
+        self.failing_since = self.doomed = self.claiming = None
 
 
 @dataclass(slots=True)
@@ -83,6 +112,11 @@ class Buffers:
             if buffer := self.by_place.get(record.place):  # what came of a partition that is gone is another's
                 buffer.add(record)
 
+    def forgive(self) -> None:
+        """While nothing was tried, nothing has failed: what was seen to fail is given its whole time again."""
+        for buffer in self.by_place.values():
+            buffer.failing_since = None
+
     def ready(self, now: float) -> list[Partition]:
         return [place for place, each in self.by_place.items() if each.waiting and each.held_until <= now]
 
@@ -90,6 +124,10 @@ class Buffers:
         """Those that are held, and all that have something when there is too much of it."""
         full = self.bytes >= self.most_bytes
         return {place for place, each in self.by_place.items() if each.held_until > now or (full and each.waiting)}
+
+    def fed(self) -> set[Partition]:
+        """Those that have something waiting: of the others one fetch shows how old what comes is."""
+        return {place for place, each in self.by_place.items() if each.waiting}
 
     def next_due(self, now: float) -> float | None:
         """Seconds until the first that is held may go on."""
@@ -111,4 +149,5 @@ class Buffers:
 
 
 def size(record: Record) -> int:
-    return len(record.value or b"") + len(record.key or b"") + _OWN_BYTES
+    headers = sum(len(name) + len(value or b"") for name, value in record.headers)
+    return len(record.value or b"") + len(record.key or b"") + headers + _OWN_BYTES

@@ -16,7 +16,7 @@ _OURS = UUID("6f1f1b7e-6b1c-5d0a-9a3e-0e5f8a1c2d47")
 _HASH_BYTES = 16
 _MOST_WORDS = 2000
 
-UNREADABLE, NO_VALUE, BAD_KEY, BAD_HEADER = "UNREADABLE", "NO_VALUE", "BAD_KEY", "BAD_HEADER"
+UNREADABLE, NO_VALUE, BAD_KEY = "UNREADABLE", "NO_VALUE", "BAD_KEY"
 JSON = "application/json"
 
 
@@ -44,8 +44,12 @@ def type_of(record: Record) -> str:
 
 
 def poison_of(record: Record, code: str, why: str) -> Poison:
-    words = redact(why).replace("\0", "")[:_MOST_WORDS]
-    return Poison(record, identity(record), type_of(record), hash_of(record.value), code, words)
+    return Poison(record, identity(record), type_of(record), hash_of(record.value), code, sayable(redact(why)))
+
+
+def sayable(words: str) -> str:
+    """In a form that PostgreSQL's text can hold: JSON may have put anything into an error."""
+    return words[:_MOST_WORDS].replace("\0", "").encode("utf-8", "replace").decode()
 
 
 def decode(record: Record, kind: str) -> Received | Poison:

@@ -16,6 +16,7 @@ from confluent_kafka.admin import AdminClient
 from ferryman.consumer.kafka import member
 from ferryman.consumer.model import Partition
 from ferryman.runtime import kafka
+from ferryman.runtime.errors import FerrymanError
 from ferryman.runtime.settings import Kafka
 
 log = structlog.get_logger(__name__)
@@ -60,7 +61,7 @@ class Division:
                     if not self._mend():
                         break
                     wait = min(2 * wait, _LONGEST_SECONDS)  # a group that leaves it so each time is left in peace
-                except KafkaException as error:
+                except (KafkaException, FerrymanError) as error:
                     log.info("the group's division is not known", consumer=self.group, error=str(error))
                     wait = _LONGEST_SECONDS
 

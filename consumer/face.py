@@ -45,7 +45,7 @@ def face_of(kind: type[Any] | None, connection: Connection) -> Face:
     """For what the consumer asked for; made before the transaction begins."""
     if kind is None or issubclass(kind, psycopg.Connection):
         return Plain(connection)
-    if kind.__module__.startswith("sqlalchemy"):
+    if kind.__module__.startswith("sqlalchemy") and "async" not in kind.__name__.lower():
         from ferryman.consumer.alchemy import Alchemy
 
         return Alchemy(kind, connection)

@@ -11,7 +11,7 @@ from confluent_kafka import Consumer as Client
 
 from ferryman.consumer.model import Partition, Record
 from ferryman.consumer.retries import is_retry_topic
-from ferryman.runtime.errors import FerrymanError, Permanent
+from ferryman.runtime.errors import FerrymanError, Permanent, Transient
 from ferryman.runtime.kafka import client_config, translate
 from ferryman.runtime.settings import Kafka
 
@@ -31,6 +31,7 @@ _INSISTED: Mapping[str, Any] = {
 }
 _PROBE_SECONDS = 0.5
 _PROBE_AGAIN_SECONDS = 1.0
+_SAY_AGAIN_SECONDS = 30.0
 _DEFAULTS: Mapping[str, Any] = {
     "fetch.wait.max.ms": 100,
     "queued.max.messages.kbytes": 8_192,
@@ -57,11 +58,13 @@ class Feed:
     assigned: Callable[[set[Partition]], None] = lambda _partitions: None
     revoked: Callable[[set[Partition]], None] = lambda _partitions: None
     lost: Callable[[set[Partition]], None] = lambda _partitions: None
-    rebalances: int = 0
+    read_before: Callable[[set[Partition]], set[Partition]] = lambda _partitions: set()
+    """Which of these the group has had: those have no beginning at the end any more."""
     problem: str | None = None
     broken: bool = False
     """A callback failed: what came with it is forgotten, and partitions may be missing. `open` it again."""
     _probe_at: float = 0.0
+    _say_at: float = 0.0
     _client: Client | None = None
     _failure: BaseException | None = None
     _paused: set[Partition] = field(default_factory=set)
@@ -72,7 +75,7 @@ class Feed:
         self.broken, self._failure = False, None
         self._paused.clear()
         name = {"group.instance.id": self.member} if self.member else {}
-        self._client = member(self.settings, self.group, error_cb=self._heard, **name)
+        self._client = member(self.settings, self.group, error_cb=self._heard, on_commit=self._on_commit, **name)
         self._client.subscribe(
             list(self.topics), on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost
         )
@@ -108,6 +111,18 @@ class Feed:
             else:
                 self._open().commit(offsets=offsets)
         except KafkaException as error:
+            self._not_committed(error.args[0])
+
+    def _on_commit(self, error: KafkaError | None, partitions: list[TopicPartition]) -> None:
+        """What became of a commit that nobody waited for."""
+        found = [error, *(each.error for each in partitions)]
+        if refused := [each for each in found if each is not None and each.name() != "_NO_OFFSET"]:
+            self._not_committed(refused[0])
+
+    def _not_committed(self, error: KafkaError) -> None:
+        """Each turn would say the same."""
+        if time.monotonic() >= self._say_at:
+            self._say_at = time.monotonic() + _SAY_AGAIN_SECONDS
             log.warning("offsets not committed", consumer=self.group, error=str(translate(error)))
 
     def pause(self, partitions: Iterable[Partition]) -> None:
@@ -145,17 +160,19 @@ class Feed:
             )
         if _is_fatal(error):
             raise _fatal(error)
-        if error.name() == "UNKNOWN_TOPIC_OR_PART" and is_retry_topic(message.topic() or "", self.group):
-            return False  # it is made when something is requeued for the first time
+        if is_retry_topic(message.topic() or "", self.group):
+            if error.name() != "UNKNOWN_TOPIC_OR_PART":  # it is made when something is requeued for the first time
+                log.warning("what is requeued cannot be read", consumer=self.group, error=str(translate(error)))
+            return False
         self._heard(error)
         return False
 
     def _on_assign(self, client: Client, partitions: list[TopicPartition]) -> None:
-        self.rebalances += 1
         try:
             known = client.committed(partitions, timeout=self.settings.timeout_seconds)
             if failed := [each.error for each in known if each.error]:
                 raise KafkaException(failed[0])
+            self._refuse_to_skip([each for each in known if each.offset < 0])
             starts = [each if each.offset >= 0 else self._first(client, each) for each in known]
             if ends := [each for each, before in zip(starts, known, strict=True) if each.offset >= 0 > before.offset]:
                 client.commit(offsets=ends, asynchronous=False)  # who comes after it begins there, and skips nothing
@@ -166,6 +183,17 @@ class Feed:
         except Exception as error:  # the client swallows what a callback raises: `take` raises it
             self._failure = error
 
+    def _refuse_to_skip(self, without: list[TopicPartition]) -> None:
+        """What it had read has offsets, unless they expired while nobody was there: what came since is not known."""
+        if self.start == "earliest" or not (gone := self.read_before(_places(without))):
+            return
+        places = ", ".join(f"{topic}[{number}]" for topic, number in sorted(gone))
+        raise OffsetsGone(
+            f"{self.group} has read {places} before, and its offsets are gone: to begin at the end would skip what "
+            "came since",
+            remedy="reset the group's offsets to where it is to go on (kafka-consumer-groups --reset-offsets)",
+        )
+
     def _first(self, client: Client, place: TopicPartition) -> TopicPartition:
         """Where the group begins in a partition that it has not read. What is requeued is always new to it."""
         if self.start == "earliest" or is_retry_topic(place.topic, self.group):
@@ -174,16 +202,19 @@ class Feed:
         return TopicPartition(place.topic, place.partition, end)
 
     def _on_revoke(self, client: Client, partitions: list[TopicPartition]) -> None:
-        self._given_up(self.revoked, partitions)
+        self._given_up(client, self.revoked, partitions)
 
     def _on_lost(self, client: Client, partitions: list[TopicPartition]) -> None:
-        self._given_up(self.lost, partitions)
+        self._given_up(client, self.lost, partitions)
 
-    def _given_up(self, tell: Callable[[set[Partition]], None], partitions: list[TopicPartition]) -> None:
-        self.rebalances += 1
+    def _given_up(
+        self, client: Client, tell: Callable[[set[Partition]], None], partitions: list[TopicPartition]
+    ) -> None:
         gone = _places(partitions)
-        self._paused -= gone
         try:
+            if held := gone & self._paused:  # the client would remember it, and never fetch them when they come back
+                client.resume([TopicPartition(*each) for each in held])
+            self._paused -= gone
             tell(gone)
         except Exception as error:
             self._failure = error
@@ -192,22 +223,33 @@ class Feed:
         if _is_fatal(error):
             self._failure = _fatal(error)
             return
-        said: FerrymanError = translate(error)
+        words = _words(error)
         if self.problem is None:
-            log.warning("Kafka is away", consumer=self.group, error=str(said))
-        self.problem = str(said)
+            log.warning("Kafka does not serve us", consumer=self.group, error=words)
+        self.problem = words
 
     def probe(self) -> None:
-        """Asks whether it is well again: what still comes may have been fetched before."""
+        """Asks whether it is well again, each of the topics too: what still comes may have been fetched before."""
         if self.problem is None or time.monotonic() < self._probe_at:
             return
         try:
-            self._open().list_topics(next(iter(self.topics)), timeout=_PROBE_SECONDS)
+            refused = self._refused()
         except KafkaException:
+            refused = self.problem
+        if refused is not None:
+            self.problem = refused
             self._probe_at = time.monotonic() + _PROBE_AGAIN_SECONDS
             return
         log.info("Kafka is back", consumer=self.group)
         self.problem = None
+
+    def _refused(self) -> str | None:
+        """What the cluster says of a topic that it does not let us read."""
+        for topic in self.topics:
+            found = self._open().list_topics(topic, timeout=_PROBE_SECONDS).topics.get(topic)
+            if found is not None and found.error is not None and not is_retry_topic(topic, self.group):
+                return _words(found.error, f"topic {topic}: ")
+        return None
 
 
 def member(settings: Kafka, group: str, **ours: Any) -> Client:
@@ -217,6 +259,12 @@ def member(settings: Kafka, group: str, **ours: Any) -> Client:
         return Client(config)
     except KafkaException as error:
         raise translate(error) from error
+
+
+def _words(error: KafkaError, of: str = "") -> str:
+    """Whether to wait for it, or to mend something."""
+    said: FerrymanError = translate(error)
+    return f"Kafka {'is away' if isinstance(said, Transient) else 'refuses'}: {of}{said}"
 
 
 def _is_fatal(error: KafkaError) -> bool:

@@ -10,7 +10,7 @@ _METERS = Named("ferryman_consumer_", ["consumer"], _SECONDS)
 
 MESSAGES = _METERS.counter("messages_total", "Messages by verdict.", ["consumer", "verdict"])
 RETRIES = _METERS.counter("retries_total", "Messages whose handling failed and is tried again.")
-REBALANCES = _METERS.gauge("rebalances", "How often partitions came or went since the start.")
+REBALANCES = _METERS.counter("rebalances_total", "How often partitions came or went.")
 PARTITIONS = _METERS.gauge("partitions", "Partitions that this process owns.")
 LAG = _METERS.gauge("lag_messages", "Messages that are behind those handled.")
 LAG_SECONDS = _METERS.gauge("lag_seconds", "Age of the oldest message that came and is not handled.")

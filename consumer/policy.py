@@ -15,9 +15,16 @@ class Policy:
     tries: int = 3
     kills: int = 3
     retry_seconds: float = 300.0
-    deadline_seconds: float = 30.0
-    most_bytes: int = 64 * 1024 * 1024
     backoff: Backoff = field(default_factory=lambda: Backoff(base_seconds=0.2, cap_seconds=10))
     limits: Limits = DEFAULT_LIMITS
     rests: float = 3.0
     """Behind a portion that took all there was, it rests so many times as long as that took."""
+    turn_seconds: float = 5.0
+    """A transaction that takes longer is followed by smaller ones: Kafka is polled in between, and SIGTERM heard."""
+
+
+def next_size(size: int, policy: Policy, messages: int, seconds: float) -> int:
+    """How many messages at once, when so many took so long: half as many where that was too long, then more again."""
+    if seconds > policy.turn_seconds:
+        return max(1, min(size, messages) // 2)
+    return min(policy.batch, 2 * size) if seconds < policy.turn_seconds / 4 else size

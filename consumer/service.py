@@ -24,7 +24,7 @@ from ferryman.consumer.worker import Worker
 from ferryman.migrations import chains
 from ferryman.runtime import postgres
 from ferryman.runtime.backoff import Backoff
-from ferryman.runtime.errors import Permanent, Transient
+from ferryman.runtime.errors import Misconfigured, Permanent, Transient, Unreachable
 from ferryman.runtime.life import Life
 from ferryman.runtime.settings import Settings
 
@@ -48,6 +48,8 @@ class ConsumerService:
     _connection: Connection | None = None
     _division: Division | None = None
     _to_own: set[Partition] = field(default_factory=set)
+    _untold: bool = False
+    """Whether the cluster did not tell how long its topics keep what."""
     _look_at: float = 0.0
     _keep_at: float = 0.0
     _forget_at: float = 0.0
@@ -69,11 +71,12 @@ class ConsumerService:
                     if problem is not None:
                         self._wait(life, worker, _RECONNECTING.delay_seconds(failures), problem)
                         problem = None
-                    with self._connect() as connection:
+                    with postgres.translated(), self._connect() as connection:
                         failures = 0
                         self._serve(life, worker, connection)
-                except (Transient, psycopg.OperationalError) as error:
+                except Transient as error:
                     failures, problem = failures + 1, error
+                    worker.buffers.forgive()
                     if worker.feed.broken:
                         self._begin_anew(worker)
         finally:
@@ -112,6 +115,7 @@ class ConsumerService:
             self._revoked(feed, buffers),
             self._lost(buffers),
         )
+        feed.read_before = self._read_before
         worker = Worker(self.consumer, feed, policy, buffers, Deadline(given.deadline_seconds), before=self.before)
         worker.own = lambda connection: self._own(worker, connection)
         return worker
@@ -127,14 +131,19 @@ class ConsumerService:
         return connection
 
     def _serve(self, life: Life, worker: Worker, connection: Connection) -> None:
-        face = face_of(self.consumer.connection, connection)
+        """Ends with the partitions let go of, also where a person has to act first: what was begun killed nobody."""
         self._connection = connection
         try:
-            while not life.stopping.is_set():
-                self._look(worker, connection)
-                worker.turn(connection, face)
-                self._say(life, worker)
-            worker.feed.close()  # while there is a connection to say that the partitions are let go of
+            with postgres.translated():
+                face = face_of(self.consumer.connection, connection)
+                while not life.stopping.is_set():
+                    self._look(worker, connection)
+                    worker.turn(connection, face)
+                    self._say(life, worker)
+            worker.feed.close()  # while there is a connection to say so
+        except (Misconfigured, Permanent):
+            worker.feed.close()
+            raise
         finally:
             self._connection = None
 
@@ -144,13 +153,14 @@ class ConsumerService:
         log.warning("interrupted", consumer=self.name, error=str(error)[:500], again_in_seconds=round(seconds, 1))
         until = time.monotonic() + seconds
         while not life.stopping.is_set() and (left := until - time.monotonic()) > 0:
-            worker.feed.pause(worker.buffers.by_place)
+            worker.feed.pause(worker.buffers.fed())
             worker.buffers.add(worker.feed.take(worker.policy.batch, min(left, 0.1)))
-            metrics.LAST_POLL.labels(self.name).set_to_current_time()
+            self._measure(worker)
             life.progress()
 
     def _assigned(self, buffers: Buffers) -> Callable[[set[Partition]], None]:
         def assigned(partitions: set[Partition]) -> None:
+            metrics.REBALANCES.labels(self.name).inc()
             buffers.own(partitions)
             self._to_own |= partitions
             if self._division is not None:
@@ -160,6 +170,7 @@ class ConsumerService:
 
     def _revoked(self, feed: Feed, buffers: Buffers) -> Callable[[set[Partition]], None]:
         def revoked(partitions: set[Partition]) -> None:
+            metrics.REBALANCES.labels(self.name).inc()
             feed.commit(buffers.drop(partitions), wait=True)
             owned = partitions - self._to_own
             self._to_own -= partitions
@@ -173,11 +184,18 @@ class ConsumerService:
 
     def _lost(self, buffers: Buffers) -> Callable[[set[Partition]], None]:
         def lost(partitions: set[Partition]) -> None:
+            metrics.REBALANCES.labels(self.name).inc()
             log.warning("partitions lost", consumer=self.name, partitions=sorted(partitions))
             buffers.drop(partitions)
             self._to_own -= partitions
 
         return lost
+
+    def _read_before(self, partitions: set[Partition]) -> set[Partition]:
+        if self._connection is None or self._connection.closed:
+            raise Unreachable("what this group has read before stands in PostgreSQL, which is away")
+        with postgres.translated():
+            return starts.read_before(self._connection, self.name, partitions)
 
     def _own(self, worker: Worker, connection: Connection) -> None:
         """Says that new partitions are ours; one that its last owner did not let go of is begun with care."""
@@ -195,11 +213,13 @@ class ConsumerService:
         if now >= self._keep_at:
             self._keep_at = now + _KEEP_SECONDS
             # Asking a cluster that is away would hold everything up; one that did not tell is asked again soon.
-            if worker.feed.problem is None and not window.check(self.settings, self.consumer):
+            if worker.feed.problem is None and not self._window_fits():
                 self._keep_at = now + _AGAIN_SECONDS
             metrics.REJECTED.labels(self.name).set(keeping.rejected(connection, self.name))
         if now >= self._forget_at:
-            forgotten = keeping.forget(connection, self.name, self.settings.consumer.receipts_retention_seconds)
+            kept = self.settings.consumer.receipts_retention_seconds
+            forgotten = keeping.forget(connection, self.name, kept)
+            keeping.forget_settled(connection, self.name, kept)
             self._forget_at = now + (_KEEP_SECONDS if forgotten < keeping.MOST else _LOOK_SECONDS)
         if now >= self._look_at:
             self._look_at = now + _LOOK_SECONDS
@@ -208,14 +228,26 @@ class ConsumerService:
             keeping.forget_plans(connection)
             metrics.LAG.labels(self.name).set(sum(worker.feed.lag(worker.buffers.positions).values()))
 
-    def _say(self, life: Life, worker: Worker) -> None:
-        life.progress()
+    def _window_fits(self) -> bool:
+        """Whether it could be checked; where it cannot be, that is said once."""
+        told = window.check(self.settings, self.consumer)
+        if told == self._untold:
+            self._untold = not told
+            if not told:
+                log.warning("the dedupe window is not checked", consumer=self.name, topics=self.consumer.topics,
+                            remedy="let it describe its topics' configurations")  # fmt: skip
+        return told
+
+    def _measure(self, worker: Worker) -> None:
         metrics.LAST_POLL.labels(self.name).set_to_current_time()
         metrics.PARTITIONS.labels(self.name).set(len(worker.buffers.by_place))
-        metrics.REBALANCES.labels(self.name).set(worker.feed.rebalances)
         metrics.LAG_SECONDS.labels(self.name).set(worker.buffers.oldest_age_seconds(time.time()))
+
+    def _say(self, life: Life, worker: Worker) -> None:
+        life.progress()
+        self._measure(worker)
         if worker.feed.problem:
-            life.not_ready(f"Kafka is away: {worker.feed.problem}")
+            life.not_ready(worker.feed.problem)
         elif worker.paused:
             life.not_ready("paused: `ferryman resume` goes on")
         else:

@@ -17,6 +17,7 @@ from ferryman.consumer.api import AfterCommit, Handled
 log = structlog.get_logger(__name__)
 
 _MOST_WAITING = 10_000
+"""Messages, each with all its data."""
 _LAST_SECONDS = 5.0
 
 
@@ -26,7 +27,10 @@ class Telling:
     def __init__(self, consumer: str, functions: Sequence[AfterCommit], most: int = _MOST_WAITING) -> None:
         self._consumer = consumer
         self._functions = functions
-        self._waiting: queue.Queue[Sequence[Handled]] = queue.Queue(most)
+        self._waiting: queue.Queue[Sequence[Handled]] = queue.Queue()
+        self._most = most
+        self._messages = 0
+        self._counting = threading.Lock()
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -37,9 +41,12 @@ class Telling:
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name=f"{self._consumer}-telling", daemon=True)
             self._thread.start()
-        try:
-            self._waiting.put_nowait(handled)
-        except queue.Full:
+        with self._counting:
+            fits = self._messages + len(handled) <= max(self._most, len(handled))
+            self._messages += len(handled) if fits else 0
+        if fits:
+            self._waiting.put(handled)
+        else:
             self._untold(len(handled), "too much waits to be told")
 
     def close(self, seconds: float = _LAST_SECONDS) -> None:
@@ -60,6 +67,8 @@ class Telling:
                 handled = self._waiting.get(timeout=0.1)
             except queue.Empty:
                 continue
+            with self._counting:
+                self._messages -= len(handled)
             for function in self._functions:
                 self._call(function, handled)
 

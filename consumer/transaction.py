@@ -1,61 +1,30 @@
 """One batch in one transaction: what is known of it, handling, results, verdicts. Its steps stand in `STEPS`."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import ClassVar, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 from uuid import UUID
 
 import psycopg
 from psycopg.pq import TransactionStatus
 
 from ferryman import outbox
-from ferryman.consumer import deadletters, reports
+from ferryman.consumer import deadletters, faults, reports
 from ferryman.consumer.api import Consumer, Handled, Many
 from ferryman.consumer.face import Face
+from ferryman.consumer.faults import HandlerFailed, NotNow, Overtaken, Undecided
 from ferryman.consumer.model import Done, Outcome, Poison, Received, Refused, Retry
 from ferryman.consumer.store import receipts, rejected
-from ferryman.consumer.store.receipts import (
-    DEFAULT_LIMITS,
-    HANDLED,
-    RECEIVED,
-    REJECTED,
-    REOPENED,
-    Known,
-    Limits,
-    Verdict,
-)
+from ferryman.consumer.store.receipts import DEFAULT_LIMITS, HANDLED, REJECTED, REOPENED, Known, Limits, Verdict
 from ferryman.message import Stored
 from ferryman.runtime import postgres
-from ferryman.runtime.errors import Misconfigured, Permanent, Transient, Unreachable
+from ferryman.runtime.errors import Misconfigured, Transient
 
 CONFLICT = "CONFLICT"
-SWALLOWED = "it swallowed a database error: nothing of the transaction can be kept"
-ENDED = "it ended the transaction: only the runtime commits"
-_ABORTED = "25P02"
 
 Item: TypeAlias = Received | Poison
-
-
-class HandlerFailed(Exception):
-    """The handler's own doing: the batch is taken apart until it is known of which message."""
-
-    def __init__(self, why: str) -> None:
-        super().__init__(why)
-        self.why = why
-
-
-class NotNow(Exception):
-    """The handler asks for another try later."""
-
-    def __init__(self, retry: Retry) -> None:
-        super().__init__(retry.reason)
-        self.retry = retry
-
-
-class Overtaken(Transient):
-    """Somebody else handled one of them meanwhile: next time it is known."""
 
 
 @dataclass(slots=True)
@@ -90,9 +59,18 @@ class BatchTransaction:
     _poison: list[Poison] = field(default_factory=list)
     _verdicts: list[Verdict] = field(default_factory=list)
     _out: list[Stored] = field(default_factory=list)
+    _were_asked: bool = False
+    """Whether any handler was: what goes wrong from then on may be its doing."""
+    _factories: tuple[Any, Any] = (None, None)
 
     def run(self) -> Tally:
-        """All of it, or nothing; raises what kept it from being."""
+        """All of it, or nothing; raises what kept it from being.
+
+        What is refused once handlers were asked is their doing, also where the outbox refuses a report, a deferred
+        constraint the COMMIT, or psycopg to write a value. A COMMIT whose answer is lost is not among that: whether it
+        was, the receipts tell.
+        """
+        self._factories = self.connection.row_factory, self.connection.cursor_factory
         try:
             # A handler that ends the transaction by SQL would go on in autocommit mode: its next statements would stay.
             self.connection.autocommit = False
@@ -102,18 +80,32 @@ class BatchTransaction:
                     step(self)
                 self.before("commit")
         except psycopg.Error as error:
-            raise postgres.translate(error) from error
+            raise (self._fault(error) if self._were_asked else postgres.translate(error)) from error
+        except (UnicodeError, TypeError) as error:
+            if not self._were_asked:
+                raise
+            raise self._fault(error) from error
         finally:
             self._tidy()
         return self.tally
 
     def _tidy(self) -> None:
-        """The connection is as it was, whatever a handler made of it."""
+        """The connection is as it was, whatever a handler made of it; or closed, where it cannot be."""
+        self._take_back()
         with suppress(psycopg.Error):  # of a connection that is broken, whoever uses it next hears
             if self.connection.info.transaction_status != TransactionStatus.IDLE:
                 self.connection.rollback()
             self.connection.autocommit = True
+        if self.connection.info.transaction_status not in (TransactionStatus.IDLE, TransactionStatus.UNKNOWN):
+            self.connection.close()  # a savepoint was never left, and psycopg waits for that
         self.face.end()
+
+    def _take_back(self) -> None:
+        """How rows come is the runtime's own, on the connection that handlers are lent."""
+        self.connection.row_factory, self.connection.cursor_factory = self._factories
+
+    def _fault(self, error: Exception) -> Exception:
+        return faults.fault(error, self.connection, self.face)
 
     def _find(self) -> None:
         ids = list({item.id for item in self.items})
@@ -145,46 +137,21 @@ class BatchTransaction:
                 self._settle(message, outcome)
 
     def _asked(self, handler: Many, messages: Sequence[Received]) -> Sequence[Done | Refused]:
+        self._were_asked = True
         try:
             outcomes = list(handler(self.face.given, messages))
             self.face.flush()
         except Exception as error:
             raise self._fault(error) from error
+        finally:
+            self._take_back()
         if len(outcomes) != len(messages):
             raise HandlerFailed(f"it was given {len(messages)} messages and answered {len(outcomes)}")
         return [_final(outcome) for outcome in outcomes]
 
-    def _fault(self, error: Exception) -> Exception:
-        """Transient where trying again may help, Misconfigured where nothing will be right before a person acts; else
-        the handler's own.
-        """
-        if isinstance(error, Transient):
-            return error
-        if self.connection.closed:
-            return self._gone()
-        inner = error if isinstance(error, psycopg.Error) else self.face.database_error(error)
-        # Without a state it never reached the server: the library refuses by itself, to commit for one.
-        if inner is None or (inner.sqlstate is None and not isinstance(inner, psycopg.OperationalError)):
-            return HandlerFailed(_words(error))
-        if inner.sqlstate == _ABORTED:
-            return HandlerFailed(SWALLOWED)
-        if inner.diag.constraint_name == receipts.ONLY_THE_RUNTIME_COMMITS:
-            return HandlerFailed(ENDED)
-        problem = postgres.translate(inner)
-        return problem if isinstance(problem, Transient | Misconfigured) else HandlerFailed(_words(error))
-
-    def _gone(self) -> Exception:
-        """Whether somebody took the connection away, or the handler threw it away."""
-        if self.connection.broken:
-            return Unreachable("the connection to PostgreSQL was lost while a handler ran")
-        return HandlerFailed("it closed the connection: that is the runtime's")
-
     def _settle(self, message: Received, outcome: Done | Refused) -> None:
-        try:
-            made = reports.prepared(self.consumer.name, message, outcome.reports)
-        except Permanent as error:
-            raise HandlerFailed(f"its report: {error}") from error
         refused = isinstance(outcome, Refused)
+        made = self._made(message, outcome)
         self.tally.refused += refused
         self.tally.done += not refused
         self._out += made
@@ -197,6 +164,17 @@ class BatchTransaction:
             )
         )  # fmt: skip
 
+    def _made(self, message: Received, outcome: Done | Refused) -> list[Stored]:
+        """Its reports as the outbox takes them."""
+        try:
+            return reports.prepared(self.consumer.name, message, outcome.reports)
+        except Misconfigured:
+            raise
+        except Transient as error:
+            raise Undecided(str(error)) from error
+        except Exception as error:
+            raise HandlerFailed(f"its report: {error}") from error
+
     def _reject(self, poison: Poison) -> None:
         self._poison.append(poison)
         self.tally.rejected += 1
@@ -208,11 +186,11 @@ class BatchTransaction:
         """The handlers left the transaction as they found it: open, and without an error."""
         status = self.connection.info.transaction_status
         if status == TransactionStatus.UNKNOWN:
-            raise self._gone()
+            raise faults.gone(self.connection)
         if status == TransactionStatus.INERROR:
-            raise HandlerFailed(SWALLOWED)
+            raise HandlerFailed(faults.SWALLOWED)
         if status != TransactionStatus.INTRANS:
-            raise HandlerFailed(ENDED)
+            raise HandlerFailed(faults.ENDED)
 
     def _report(self) -> None:
         for poison in self._poison:
@@ -244,6 +222,8 @@ def _final(outcome: Outcome) -> Done | Refused:
         raise NotNow(outcome)
     if not isinstance(outcome, Done | Refused):
         raise HandlerFailed(f"it answered {outcome!r:.80}: it must be Done, Refused or Retry")
+    if isinstance(outcome, Refused) and not isinstance(outcome.reason, str):
+        raise HandlerFailed(f"its reason {outcome.reason!r:.80} is no text")
     return outcome
 
 
@@ -252,13 +232,3 @@ def _conflict(item: Item) -> Poison:
         return item._replace(code=CONFLICT)
     words = "another message with the same id came before, and had another payload"
     return Poison(item.record, item.id, item.type, item.hash, CONFLICT, words)
-
-
-def _words(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"
-
-
-def received_only(items: Iterable[Item]) -> list[Verdict]:
-    """at_most_once: that they came, before anything is done about them."""
-    first = {item.id: item for item in reversed(list(items))}  # of a message that is there twice
-    return [Verdict(item.id, RECEIVED, None, None, item.hash, item.type, item.record) for item in first.values()]

@@ -6,6 +6,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import ConfigResource, ResourceType
 
 from ferryman.consumer.api import Consumer
+from ferryman.consumer.retries import retry_topic
 from ferryman.runtime import kafka
 from ferryman.runtime.errors import Misconfigured
 from ferryman.runtime.settings import Settings
@@ -21,22 +22,24 @@ def check(settings: Settings, consumer: Consumer) -> bool:
     kept = settings.consumer.receipts_retention_seconds
     if not kept:
         return True
-    told = _configurations(settings, consumer.topics)
+    retries = [retry_topic(each, consumer.name) for each in consumer.topics]
+    told = _configurations(settings, [*consumer.topics, *retries])
     for topic, configuration in told.items():
         if problem := too_short(topic, configuration, settings):
             raise problem
-    return len(told) == len(consumer.topics)
+    return told.keys() >= set(consumer.topics)
 
 
 def too_short(topic: str, configuration: Mapping[str, str], settings: Settings) -> Misconfigured | None:
     """The numbers, and what would mend them."""
     ours = settings.consumer
     retention, segment = (int(configuration.get(name, _FOR_EVER)) for name in ("retention.ms", "segment.ms"))
-    if retention == _FOR_EVER:
+    if retention == _FOR_EVER or "delete" not in configuration.get("cleanup.policy", "delete"):
         return Misconfigured(
             f"topic {topic} keeps its messages for ever, and receipts are kept for "
             f"{ours.receipts_retention_seconds:,.0f} s: a message could come again that nobody remembers",
-            setting="consumer.receipts_retention_seconds", remedy="set it to 0 (for ever), or the topic's retention.ms",
+            setting="consumer.receipts_retention_seconds",
+            remedy="set it to 0 (for ever), or the topic's retention.ms and cleanup.policy=delete",
         )  # fmt: skip
     needed = (retention + segment) / 1000 + ours.replay_seconds + ours.dead_letter_seconds
     if needed <= ours.receipts_retention_seconds:

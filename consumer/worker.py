@@ -1,6 +1,6 @@
 """A consumer's loop: poll, one transaction for what came, offsets after it; and what to do when that fails.
 
-What fails is taken apart: a batch into halves, down to the message that cannot be handled. That one is tried again a
+What fails is taken apart, a part in each turn, down to the message that cannot be handled. That one is tried again a
 few times while its partition is held, then it is rejected, with its record kept. The others go on meanwhile.
 """
 
@@ -14,26 +14,24 @@ import structlog
 from ferryman.consumer import metrics
 from ferryman.consumer.api import Consumer, Handled
 from ferryman.consumer.buffers import Buffer, Buffers
+from ferryman.consumer.claims import Claims
 from ferryman.consumer.deadline import Deadline
 from ferryman.consumer.decoding import Decode, decode, poison_of, type_of
 from ferryman.consumer.face import Face
+from ferryman.consumer.faults import HandlerFailed, NotNow, Overtaken, Undecided
 from ferryman.consumer.kafka import Feed
-from ferryman.consumer.model import Partition, Poison, Received, Record
-from ferryman.consumer.policy import Policy
-from ferryman.consumer.store import receipts, starts
+from ferryman.consumer.model import Poison, Received, Record
+from ferryman.consumer.policy import Policy, next_size
+from ferryman.consumer.setbacks import Setback, Setbacks
+from ferryman.consumer.store import starts
 from ferryman.consumer.store.receipts import Connection
-from ferryman.consumer.transaction import BatchTransaction, HandlerFailed, NotNow, Overtaken, received_only
-from ferryman.runtime import postgres
+from ferryman.consumer.transaction import BatchTransaction
 from ferryman.runtime.errors import Transient, Unreachable
 from ferryman.runtime.pace import rest_seconds
 
 log = structlog.get_logger(__name__)
 
-BUG, KILLER, UNKNOWN_TYPE, TIMED_OUT = "BUG", "KILLER", "UNKNOWN_TYPE", "TIMED_OUT"
-
-
-class Undecided(Exception):
-    """Nobody can tell yet what a record says: the registry that has its schema is away."""
+KILLER, UNKNOWN_TYPE = "KILLER", "UNKNOWN_TYPE"
 
 
 @dataclass(slots=True)
@@ -54,11 +52,20 @@ class Worker:
     """Of what is committed; returns at once."""
     clock: Callable[[], float] = time.monotonic
     paused: bool = False
-    _failing_since: dict[Partition, float] = field(default_factory=dict)
-    _stuck: set[Partition] = field(default_factory=set)
-    """Where something failed in this turn: what is behind it waits."""
+    _setbacks: Setbacks = field(init=False)
+    _size: int = field(init=False)
+    """So many messages at once: fewer for a while, where they took long."""
+    _claims: Claims = field(init=False)
     _turns: int = 0
     _rested_at: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._setbacks = Setbacks(self.consumer.name, self.policy, self.buffers)
+        self._size = self.policy.batch
+        self._claims = Claims(
+            self.consumer.name, self.policy, self.buffers, self._setbacks, self._item, self._transact, self.clock,
+            self.before,
+        )  # fmt: skip
 
     def turn(self, connection: Connection, face: Face) -> int:
         """Takes what there is and handles some of it; how many messages have their verdict now."""
@@ -71,13 +78,14 @@ class Worker:
         self.buffers.add(self.feed.take(self.policy.batch, wait, gather))
         self.own(connection)  # what came may be of a partition that was assigned a moment ago
         if self.paused:
+            self.buffers.forgive()
             return 0
         began = self.clock()
         records = self._portion(began)
         if not records:
             return 0
         if self.consumer.mode == "at_most_once":
-            done = self._at_most_once(connection, face, records)
+            done = self._claims.handle(connection, face, records)
         else:
             self._mark(connection, records)
             done = self._handle(connection, face, records)
@@ -91,52 +99,53 @@ class Worker:
         return len(done)
 
     def _hold_back(self, now: float) -> None:
-        wanted = set(self.buffers.by_place) if self.paused else self.buffers.to_pause(now)
+        wanted = self.buffers.fed() if self.paused else self.buffers.to_pause(now)
         self.feed.pause(wanted)
         self.feed.resume(set(self.buffers.by_place) - wanted)
 
     def _portion(self, now: float) -> list[Record]:
-        """The next of each partition that is not held, each time beginning with another; one alone, where one may be a
-        killer or has failed.
+        """The next of each partition that is not held, each time beginning with another; of one by itself, where
+        something has failed or may be a killer.
         """
         portion: list[Record] = []
         ready = self.buffers.ready(now)
-        self._stuck.clear()
         self._turns += 1
         first = self._turns % max(1, len(ready))
         for place in (*ready[first:], *ready[:first]):
             buffer = self.buffers.by_place[place]
-            if buffer.suspicious or buffer.alone:
-                if not portion:
-                    return [buffer.waiting[0]]
-                continue
-            room = self.policy.batch - len(portion)
-            portion += [buffer.waiting[n] for n in range(min(room, len(buffer.waiting)))]
-            if len(portion) >= self.policy.batch:
+            if not buffer.apart:
+                portion += buffer.next(self._size - len(portion))
+            elif not portion:
+                return buffer.next(self._size)
+            if len(portion) >= self._size:
                 break
         return portion
 
     def _handle(self, connection: Connection, face: Face, records: Sequence[Record]) -> list[Record]:
-        """Those that are done with: taken apart where they cannot be handled together."""
+        """Those that are done with: all of them, or none."""
         buffer = self.buffers.by_place[records[0].place]
-        alone = len(records) == 1
-        if alone and buffer.doomed:
-            return self._reject(connection, face, records[0], BUG, buffer.doomed)
-        if alone and buffer.suspicious and self._begun(connection, buffer, records[0]) > self.policy.kills:
+        if buffer.doomed:
+            return self._reject(connection, face, records[0], *buffer.doomed)
+        if buffer.suspicious and self._begun(connection, buffer, records[0]) > self.policy.kills:
             return self._reject(connection, face, records[0], KILLER, "each time it was begun alone its process died")
         try:
             self._transact(connection, face, [self._item(record) for record in records])
         except Overtaken:
-            return self._handle(connection, face, records)
+            return []  # the next time they are known
         except Unreachable:
             raise
         except (NotNow, Undecided, Transient, HandlerFailed) as error:
-            if not alone and not isinstance(error, Transient):
-                self._still_connected(connection, records)
-                return self._apart(connection, face, records)
             return self._failed(connection, face, records, error)
         self._finish(records)
         return list(records)
+
+    def _failed(self, connection: Connection, face: Face, records: Sequence[Record], error: Setback) -> list[Record]:
+        """None is done with, unless it is rejected."""
+        if verdict := self._setbacks.failed(records, error, self.clock()):
+            return self._reject(connection, face, records[0], *verdict)
+        if connection.closed:  # a handler that does so is found part by part, each time on a new one
+            raise Unreachable("a handler closed the connection")
+        return []
 
     def _mark(self, connection: Connection, records: Sequence[Record]) -> None:
         """How far this batch goes in each partition whose last owner died: if this one dies too, that is where."""
@@ -152,95 +161,20 @@ class Worker:
         times, buffer.begun = starts.begin_alone(connection, self.consumer.name, record), record.offset
         return times
 
-    def _at_most_once(self, connection: Connection, face: Face, records: Sequence[Record]) -> list[Record]:
-        """Receipts and offsets first; what fails after that leaves an error in its receipt, and is not tried again."""
-        items = []
-        for number, record in enumerate(records):
-            try:
-                items += [item] if (item := self._item(record)) is not None else []
-            except Undecided as error:
-                if not number:
-                    return self._failed(connection, face, records[:1], error)
-                records = records[:number]
-                break
-        with postgres.translated(), connection.transaction():
-            fresh = receipts.record(connection, self.consumer.name, received_only(items)).ids
-        self._finish(records)
-        self.feed.commit({each.place: self.buffers.by_place[each.place].position or 0 for each in records}, wait=True)
-        for number, item in enumerate(items):
-            if item.id not in fresh:
-                continue
-            fresh -= {item.id}
-            try:
-                self._transact(connection, face, [item], claimed=frozenset({item.id}))
-            except (NotNow, Transient, HandlerFailed) as error:
-                if isinstance(error, Unreachable):  # nothing that is behind it is begun either, and none comes again
-                    self._vanished([item, *(each for each in items[number:] if each.id in fresh)], error)
-                    raise
-                self._vanished([item], error)
-                receipts.note_error(connection, self.consumer.name, item.id, str(error)[:2000])
-        return list(records)
-
-    def _vanished(self, items: Sequence[Received | Poison], error: Exception) -> None:
-        for item in items:
-            log.error("vanished", consumer=self.consumer.name, message=str(item.record), id=str(item.id),
-                      error=str(error)[:500])  # fmt: skip
-        metrics.MESSAGES.labels(self.consumer.name, "vanished").inc(len(items))
-
-    def _apart(self, connection: Connection, face: Face, records: Sequence[Record]) -> list[Record]:
-        """In halves; of a partition whose message is held, nothing that is behind it is handled."""
-        middle = len(records) // 2
-        done = self._handle(connection, face, records[:middle])
-        rest = [record for record in records[middle:] if record.place not in self._stuck]
-        return [*done, *(self._handle(connection, face, rest) if rest else ())]
-
-    def _failed(
-        self,
-        connection: Connection,
-        face: Face,
-        records: Sequence[Record],
-        error: NotNow | Undecided | Transient | HandlerFailed,
-    ) -> list[Record]:
-        """Held back for a while; one alone is rejected when it was tried enough, or for long enough.
-
-        What nobody can read yet waits as long as that takes.
-        """
-        now, alone = self.clock(), len(records) == 1
-        buffers = [self.buffers.by_place[place] for place in dict.fromkeys(each.place for each in records)]
-        attempts = max(each.attempts for each in buffers) + 1
-        since = min(self._failing_since.setdefault(each.place, now) for each in records)
-        too_long = now - since > self.policy.retry_seconds and not isinstance(error, Undecided)
-        if too_long and not alone:
-            return self._apart(connection, face, records)
-        if alone and isinstance(error, HandlerFailed) and attempts >= self.policy.tries:
-            buffers[0].doomed = str(error)
-            self._still_connected(connection, records)
-            return self._reject(connection, face, records[0], BUG, str(error))
-        if too_long:
-            return self._reject(connection, face, records[0], TIMED_OUT, str(error))
-        wait = self.policy.backoff.delay_seconds(attempts)
-        if isinstance(error, NotNow):
-            wait = max(wait, error.retry.after_seconds)
-        self._stuck |= {each.place for each in records}
-        for buffer in buffers:
-            buffer.held_until, buffer.attempts, buffer.alone = now + wait, attempts, alone
-        metrics.RETRIES.labels(self.consumer.name).inc(len(records))
-        log.warning("handling failed", consumer=self.consumer.name, messages=len(records), first=str(records[0]),
-                    attempt=attempts, again_in_seconds=round(wait, 1), error=str(error)[:500])  # fmt: skip
-        return []
-
-    def _still_connected(self, connection: Connection, records: Sequence[Record]) -> None:
-        """A handler that closes the connection is found message by message, each time on a new one."""
-        if not connection.closed:
-            return
-        for record in records:
-            buffer = self.buffers.by_place[record.place]
-            buffer.singly = max(buffer.singly, len(records))
-        raise Unreachable("a handler closed the connection")
-
     def _reject(self, connection: Connection, face: Face, record: Record, code: str, why: str) -> list[Record]:
+        """As soon as that can be written down: what was decided stays so."""
+        buffer = self.buffers.by_place[record.place]
+        buffer.doomed = code, why
+        if connection.closed:
+            raise Unreachable("a handler closed the connection")
         poison = poison_of(record, code, why)
-        self._transact(connection, face, [poison])
+        try:
+            self._transact(connection, face, [poison])
+        except Unreachable:
+            raise
+        except (Transient, HandlerFailed) as error:
+            self._setbacks.hold(buffer, record, error, self.clock())
+            return []
         log.error("rejected", consumer=self.consumer.name, record=str(record), type=poison.type, code=code,
                   error=poison.error)  # fmt: skip
         self._finish([record])
@@ -254,9 +188,13 @@ class Worker:
         claimed: frozenset[UUID] = frozenset(),
     ) -> None:
         wanted = [item for item in items if item is not None]
+        if wanted:
+            self._commit(connection, face, wanted, claimed)
         metrics.MESSAGES.labels(self.consumer.name, "ignored").inc(len(items) - len(wanted))
-        if not wanted:
-            return
+
+    def _commit(
+        self, connection: Connection, face: Face, wanted: Sequence[Received | Poison], claimed: frozenset[UUID]
+    ) -> None:
         began = self.clock()
         batch = BatchTransaction(
             self.consumer, connection, face, wanted, self.policy.limits, claimed, before=self.before
@@ -265,11 +203,14 @@ class Worker:
             with self.deadline.over(connection):
                 tally = batch.run()
         except Transient as error:
-            if self.deadline.passed:  # together it is too much: apart it may not be
+            if self.deadline.passed and not connection.broken:  # together it is too much: apart it may not be
+                self._size = next_size(self._size, self.policy, len(wanted), self.clock() - began)
                 raise HandlerFailed(f"it took too long (consumer.deadline_seconds): {error.message}") from error
             raise
         self.tell(batch.handled)
-        metrics.batch(self.consumer.name, tally, len(wanted), self.clock() - began)
+        seconds = self.clock() - began
+        self._size = next_size(self._size, self.policy, len(wanted), seconds)
+        metrics.batch(self.consumer.name, tally, len(wanted), seconds)
 
     def _item(self, record: Record) -> Received | Poison | None:
         """None for what this consumer has no handler for."""
@@ -288,4 +229,3 @@ class Worker:
     def _finish(self, records: Sequence[Record]) -> None:
         for record in records:
             self.buffers.by_place[record.place].finish(record)
-            self._failing_since.pop(record.place, None)

@@ -15,7 +15,7 @@ _REJECTED = """\
 SELECT count(*) FROM ferryman.inbox_rejected WHERE consumer = %(consumer)s AND status = 'REJECTED'
 """
 
-# A little at a time, so that a batch never waits for long; a rejected one's record is kept as long as its receipt.
+# A little at a time, so that a batch never waits for long.
 _FORGET = """\
 -- consumer.forget
 DELETE FROM ferryman.inbox i
@@ -25,6 +25,30 @@ WHERE i.consumer = %(consumer)s AND i.id = ANY (ARRAY(
       AND o.status NOT IN ('REJECTED', 'REOPENED')
     ORDER BY o.received_at LIMIT %(most)s
 ))
+"""
+
+# What a person has decided about, with the receipt of what was given up; what waits for one is kept.
+_FORGET_SETTLED = """\
+-- consumer.forget_settled
+WITH settled AS (
+    DELETE FROM ferryman.inbox_rejected r
+    USING (
+        SELECT o.topic, o.partition, o."offset" FROM ferryman.inbox_rejected o
+        WHERE o.consumer = %(consumer)s AND o.status <> 'REJECTED'
+          AND o.changed_at < statement_timestamp() - make_interval(secs => %(seconds)s)
+        ORDER BY o.rejected_at LIMIT %(most)s FOR UPDATE
+    ) old
+    WHERE r.consumer = %(consumer)s
+      AND (r.topic, r.partition, r."offset") = (old.topic, old.partition, old."offset")
+    RETURNING r.id
+), receipts AS (
+    DELETE FROM ferryman.inbox i
+    WHERE i.consumer = %(consumer)s AND i.id IN (SELECT id FROM settled) AND i.status = 'REJECTED'
+      AND i.received_at < statement_timestamp() - make_interval(secs => %(seconds)s)
+      AND NOT EXISTS (SELECT FROM ferryman.inbox_rejected w
+                      WHERE w.consumer = i.consumer AND w.id = i.id AND w.status = 'REJECTED')
+)
+SELECT count(*) FROM settled
 """
 MOST = 10_000
 
@@ -49,4 +73,13 @@ def forget(connection: Connection, consumer: str, seconds: float) -> int:
     """How many receipts were old enough, `MOST` where more may be; 0 seconds keeps them for ever."""
     if not seconds:
         return 0
-    return connection.execute(_FORGET, {"consumer": consumer, "seconds": seconds, "most": MOST}).rowcount
+    meant = {"consumer": consumer, "seconds": seconds, "most": MOST}
+    return connection.execute(_FORGET, meant).rowcount
+
+
+def forget_settled(connection: Connection, consumer: str, seconds: float) -> int:
+    """The same, of rejected records that nobody has to decide about any more."""
+    if not seconds:
+        return 0
+    row = connection.execute(_FORGET_SETTLED, {"consumer": consumer, "seconds": seconds, "most": MOST}).fetchone()
+    return int(row[0]) if row else 0

@@ -6,7 +6,7 @@ from uuid import UUID
 
 import psycopg
 
-from ferryman.consumer.model import Record
+from ferryman.consumer.model import Received, Record
 
 Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
 
@@ -59,6 +59,24 @@ SELECT array_agg(id), pg_current_xact_id()::text,
 FROM recorded
 """
 
+# One round trip, and committed by itself. A message that is known is not claimed, but for one that a person reopened.
+_CLAIM = """\
+-- consumer.claim
+WITH limited AS MATERIALIZED (
+    SELECT set_config('lock_timeout', %(lock)s, true) AS by
+), claimed AS (
+    INSERT INTO ferryman.inbox AS i (consumer, id, status, hash, type, topic, partition, "offset")
+    SELECT %(consumer)s, %(id)s, 'RECEIVED', %(hash)s, %(type)s, %(topic)s, %(partition)s, %(at)s
+    FROM limited WHERE by IS NOT NULL
+    ON CONFLICT (consumer, id) DO UPDATE
+    SET status = excluded.status, outcome = NULL, reason = NULL, results = NULL, error = NULL,
+        received_at = excluded.received_at
+    WHERE i.status = 'REOPENED' AND i.hash = excluded.hash
+    RETURNING i.id
+)
+SELECT EXISTS (SELECT FROM claimed),
+       (SELECT k.status FROM ferryman.inbox k WHERE k.consumer = %(consumer)s AND k.id = %(id)s)
+"""
 
 _NOTE_ERROR = """\
 -- consumer.note_error
@@ -129,6 +147,18 @@ def record(connection: Connection, consumer: str, verdicts: Sequence[Verdict]) -
     return Recorded(frozenset(row[0] or ()), row[1], row[2])
 
 
+def claim(connection: Connection, consumer: str, message: Received, limits: Limits) -> tuple[bool, str | None]:
+    """at_most_once: that it came, before anything is done about it. Whether it is ours, and what stood there before."""
+    record = message.record
+    values = {
+        "consumer": consumer, "id": message.id, "hash": message.hash, "type": message.type, "topic": record.topic,
+        "partition": record.partition, "at": record.offset, "lock": limits.lock,
+    }  # fmt: skip
+    row = connection.execute(_CLAIM, values).fetchone()
+    assert row is not None
+    return row[0], row[1]
+
+
 def note_error(connection: Connection, consumer: str, identity: UUID, error: str) -> None:
     """at_most_once: why what was received never took effect."""
-    connection.execute(_NOTE_ERROR, {"consumer": consumer, "id": identity, "error": error.replace("\0", "")})
+    connection.execute(_NOTE_ERROR, {"consumer": consumer, "id": identity, "error": error})

@@ -7,7 +7,8 @@ from typing import Any
 from ferryman.consumer.model import Poison
 from ferryman.consumer.store.receipts import Connection
 
-# What a person decided is past when it is rejected anew; but a discarded conflict stays so when it comes again.
+# What a person decided is past when it is rejected anew; but a discarded conflict stays so when it comes again. A topic
+# that was made anew has other records at the same places.
 _KEEP = """\
 -- consumer.keep_rejected
 INSERT INTO ferryman.inbox_rejected AS r
@@ -15,9 +16,10 @@ INSERT INTO ferryman.inbox_rejected AS r
 VALUES (%(consumer)s, %(topic)s, %(partition)s, %(at)s, %(id)s, %(type)s, %(key)b, %(value)b, %(headers)s, %(code)s,
         %(error)s)
 ON CONFLICT (consumer, topic, partition, "offset") DO UPDATE
-SET status = 'REJECTED', code = excluded.code, error = excluded.error, rejected_at = excluded.rejected_at,
+SET id = excluded.id, type = excluded.type, key = excluded.key, value = excluded.value, headers = excluded.headers,
+    status = 'REJECTED', code = excluded.code, error = excluded.error, rejected_at = excluded.rejected_at,
     changed_at = NULL, who = NULL, reason = NULL
-WHERE NOT (r.status = 'DISCARDED' AND excluded.code = 'CONFLICT')
+WHERE NOT (r.status = 'DISCARDED' AND excluded.code = 'CONFLICT' AND r.id = excluded.id)
 """
 
 

@@ -15,6 +15,14 @@ RETURNING s.topic, s.partition, s.until, (SELECT b.owned FROM ferryman.inbox_sta
                                           WHERE (b.consumer, b.topic, b.partition) = (s.consumer, s.topic, s.partition))
 """
 
+_READ_BEFORE = """\
+-- consumer.read_before
+SELECT s.topic, s.partition FROM ferryman.inbox_start s
+JOIN unnest(%(topics)s::text[], %(partitions)s::integer[]) p (topic, partition)
+    ON (s.topic, s.partition) = (p.topic, p.partition)
+WHERE s.consumer = %(consumer)s
+"""
+
 _RELEASE = """\
 -- consumer.release
 UPDATE ferryman.inbox_start s SET owned = false, starts = 0, until = 0
@@ -45,6 +53,11 @@ def own(connection: Connection, consumer: str, partitions: Collection[Partition]
     """
     rows = connection.execute(_OWN, _wanted(consumer, partitions)).fetchall()
     return {(topic, partition): until for topic, partition, until, owned in rows if owned}
+
+
+def read_before(connection: Connection, consumer: str, partitions: Collection[Partition]) -> set[Partition]:
+    """Those of these that were owned at some time."""
+    return {(topic, number) for topic, number in connection.execute(_READ_BEFORE, _wanted(consumer, partitions))}
 
 
 def release(connection: Connection, consumer: str, partitions: Collection[Partition]) -> None:

@@ -94,6 +94,7 @@ CREATE TABLE ferryman.inbox_paused (
 -- Least privilege: a verdict is written once, changed only where it was not the last word, and read by whoever looks.
 GRANT SELECT, INSERT, UPDATE, DELETE ON ferryman.inbox TO ferryman_consumer;
 GRANT SELECT, INSERT, DELETE ON ferryman.inbox_open TO ferryman_consumer;
-GRANT SELECT, INSERT, UPDATE ON ferryman.inbox_rejected, ferryman.inbox_start TO ferryman_consumer;
+GRANT SELECT, INSERT, UPDATE, DELETE ON ferryman.inbox_rejected TO ferryman_consumer;
+GRANT SELECT, INSERT, UPDATE ON ferryman.inbox_start TO ferryman_consumer;
 GRANT SELECT ON ferryman.inbox_paused TO ferryman_consumer;
 GRANT SELECT ON ferryman.inbox, ferryman.inbox_rejected, ferryman.inbox_start, ferryman.inbox_paused TO ferryman_monitor;

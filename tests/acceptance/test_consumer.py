@@ -101,14 +101,81 @@ def test_a_handler_that_breaks_the_transaction_is_named_and_its_neighbours_are_u
     assert shop.one("SELECT count(*) FROM ferryman.outbox WHERE topic = %s", f"{shop.topic}.dlt") == 1
 
 
+REFUSED = {
+    "long key": "its key has 3000 bytes",
+    "impossible topic": "Kafka refuses its topic",
+    "large payload": "its payload has 1000001 bytes",
+    "half a character": "surrogates not allowed",
+    "null byte": "invalid byte sequence",
+    "reason that is no text": "its reason 5 is no text",
+    "id that is none": "badly formed hexadecimal UUID string",
+    "report that is none": "its report: 'str' object",
+}
+BEHIND = {
+    "deferred": "duplicate key value violates unique constraint",
+    "savepoint": "wrong nesting level",
+    "raise half a character": "ValueError: ?",
+    "close": "it closed the connection",
+}
+
+
+def test_what_is_refused_behind_a_handler_is_its_own_doing_and_a_full_batch_of_neighbours_is_unharmed(
+    ferryman: Launcher, ferryman_kafka: str, ferryman_database_url: str, ferryman_db: Database
+) -> None:
+    """N9, N10: the outbox refuses a report, a deferred constraint the COMMIT, psycopg to write a value."""
+    shop = Shop(ferryman, ferryman_kafka, ferryman_database_url, ferryman_db, partitions=1)
+    bad: list[dict[str, Any]] = [{"report": each} for each in REFUSED] + [{"do": each} for each in BEHIND]
+    for number in range(500 - len(bad)):
+        if number % 40 == 20 and bad:
+            shop.send(1, 3, **bad.pop())
+        shop.send(1, number % 10)
+    assert not bad
+    shop.flush()
+    wallet = shop.start(FERRYMAN_CONSUMER__TRIES="1")
+    wallet.until(lambda: shop.settled(500), "verdicts", 60)
+    assert shop.verdicts() == {"DONE": 500 - len(REFUSED | BEHIND), "REJECTED": len(REFUSED | BEHIND)}
+    rejected = shop.db.execute("SELECT error, code FROM ferryman.inbox_rejected").fetchall()
+    for said in (REFUSED | BEHIND).values():
+        assert [code for error, code in rejected if said in error] == ["BUG"], said
+    shop.books_balance()
+
+
+def test_rows_come_to_the_runtime_as_its_own_whatever_a_handler_asked_for(shop: Shop) -> None:
+    shop.send(1, 1, do="rows as dicts")
+    shop.send(1, 1)
+    shop.send(1, 2)
+    shop.flush()
+    wallet = shop.start()
+    wallet.until(lambda: shop.settled(3), "verdicts")
+    assert shop.verdicts() == {"DONE": 3}
+    shop.books_balance()
+
+
+@pytest.mark.parametrize("how", ["unreachable", "another database"])
+def test_what_a_handler_cannot_reach_holds_up_its_own_message_for_a_time_and_nobody_else(shop: Shop, how: str) -> None:
+    """N8, N10: the consumer's own connection is well, so this is not the database being away."""
+    for number in range(10):
+        shop.send(1, number)
+    shop.send(1, 3, do=how)
+    for number in range(10):
+        shop.send(1, number)
+    shop.flush()
+    wallet = shop.start(FERRYMAN_CONSUMER__RETRY_SECONDS="1")
+    wallet.until(lambda: shop.settled(21), "verdicts", 40)
+    assert shop.verdicts() == {"DONE": 20, "REJECTED": 1}
+    assert shop.one("SELECT code FROM ferryman.inbox_rejected") == "TIMED_OUT"
+    assert "interrupted" not in wallet.stderr
+
+
 def test_a_table_that_is_missing_stops_the_process_and_rejects_nothing(shop: Shop) -> None:
-    """N9: who deploys the code before its migration loses no message."""
+    """N9: who deploys the code before its migration loses no message, however often it is started."""
     shop.send(1, 1)
     shop.send(1, 2, do="forget to migrate")
     shop.flush()
-    wallet = shop.start()
-    assert wallet.wait() == 3, wallet.transcript()
-    assert "a_table_that_comes_with_the_next_version" in wallet.stderr
+    for _ in range(6):  # as what restarts it would
+        wallet = shop.start()
+        assert wallet.wait() == 3, wallet.transcript()
+        assert "a_table_that_comes_with_the_next_version" in wallet.stderr
     assert "REJECTED" not in shop.verdicts()
     shop.db.execute("CREATE TABLE a_table_that_comes_with_the_next_version ()")
     wallet = shop.start()

@@ -157,7 +157,7 @@ def test_a_handler_that_outlasts_the_poll_interval_costs_a_duplicate_and_no_effe
         shop.send(1, number % 10)
     shop.flush()
     second.until(lambda: shop.settled(21), "verdicts", 60)
-    first.until(lambda: "overtaken" in first.stderr or "lost" in first.stderr or shop.settled(21), "its end", 30)
+    first.until(lambda: "partitions lost" in first.stderr, "its loss", 30)
     shop.books_balance()
     assert shop.verdicts() == {"DONE": 21}
     assert shop.one("SELECT count(*) FROM effect WHERE payment = %s", str(slow)) == 1
@@ -251,3 +251,48 @@ def test_a_lock_that_is_held_is_waited_for_and_nothing_is_rejected(shop: Shop, l
     wallet.until(lambda: shop.settled(2), "verdicts", 30)
     assert shop.verdicts() == {"DONE": 2}
     shop.books_balance()
+
+
+@pytest.mark.usefixtures("locked")
+def test_a_lock_that_is_held_for_too_long_costs_its_own_message_and_no_other(shop: Shop) -> None:
+    """N8, N10: those that stand in front of it and behind it, in its partition too."""
+    for number in range(30):
+        shop.send(1, number % 10)
+    waiting = [str(identity) for number, identity in enumerate(shop.sent) if number % 10 == 1]
+    shop.flush()
+    wallet = shop.start(FERRYMAN_DATABASE__LOCK_TIMEOUT_SECONDS="0.2", FERRYMAN_CONSUMER__RETRY_SECONDS="1")
+    wallet.until(lambda: shop.settled(30), "verdicts", 60)
+    assert shop.verdicts() == {"DONE": 27, "REJECTED": 3}
+    rejected = shop.db.execute("SELECT id::text, code FROM ferryman.inbox_rejected").fetchall()
+    assert sorted(rejected) == sorted((identity, "TIMED_OUT") for identity in waiting)
+    shop.books_balance()
+
+
+def test_a_type_without_a_handler_is_rejected_where_that_is_asked_for(shop: Shop) -> None:
+    shop.raw(b"{}", kind="something.else")
+    shop.send(1)
+    shop.flush()
+    wallet = shop.start(SHOP_UNKNOWN="reject")
+    wallet.until(lambda: shop.settled(2), "verdicts")
+    assert shop.verdicts() == {"DONE": 1, "REJECTED": 1}
+    code, error = shop.db.execute("SELECT code, error FROM ferryman.inbox_rejected").fetchone() or ("", "")
+    assert code == "UNKNOWN_TYPE"
+    assert "has no handler for something.else, only for payment.requested" in error
+
+
+def test_a_partition_that_is_taken_away_while_a_message_of_it_is_handled_doubles_nothing(shop: Shop) -> None:
+    """N5: members with names of their own; the first finishes its batch before it gives anything away."""
+    shop.send(1, 1, do="nap")
+    shop.flush()
+    first = shop.start(FERRYMAN_CONSUMER__INSTANCE_ID="one")
+    first.until(lambda: shop.one(HANDLING), "a start")
+    second = shop.start(FERRYMAN_CONSUMER__INSTANCE_ID="two")
+    for number in range(30):
+        shop.send(1, number % 10)
+    shop.flush()
+    second.until(lambda: shop.settled(31), "verdicts", 40)
+    owners = "SELECT count(*) FROM ferryman.inbox_start WHERE owned"
+    second.until(lambda: shop.one(owners) == shop.partitions, "owners")
+    shop.books_balance()
+    assert shop.verdicts() == {"DONE": 31}
+    assert first.alive

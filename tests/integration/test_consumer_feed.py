@@ -2,8 +2,8 @@
 
 import threading
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from typing import Any
 
 import psycopg
@@ -14,13 +14,15 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 
 from ferryman import Consumer, Done, Outcome, Received
-from ferryman.consumer import kafka
+from ferryman.consumer import kafka, metrics
 from ferryman.consumer.division import Division
+from ferryman.consumer.kafka import OffsetsGone
+from ferryman.consumer.model import Partition
 from ferryman.consumer.retries import retry_topic
 from ferryman.consumer.service import ConsumerService
 from ferryman.runtime.life import Life
-from ferryman.runtime.settings import Settings
-from support.published import poll_until
+from ferryman.runtime.settings import Kafka, Settings
+from support.published import poll_until, stays
 from support.topics import create
 
 pytestmark = pytest.mark.real_kafka
@@ -69,12 +71,12 @@ class Group:
         assert producer.flush(10) == 0
 
     @contextmanager
-    def running(self) -> Iterator[None]:
+    def running(self) -> Iterator[Life]:
         life = Life(self.consumer.name)
         running = threading.Thread(target=ConsumerService(self.consumer, self.settings).run, args=(life,))
         running.start()
         try:
-            yield
+            yield life
         finally:
             life.stopping.set()
             running.join(20)
@@ -112,6 +114,21 @@ def test_a_group_that_begins_at_the_end_skips_nothing_that_comes_later(
         poll_until(lambda: _verdicts(ferryman_db) == 7, "verdicts")
 
 
+def test_a_group_that_begins_at_the_end_stops_when_its_offsets_are_gone(
+    ferryman_kafka: str, ferryman_database_url: str, ferryman_db: Database
+) -> None:
+    """N1: they expire while nobody is there, and the end is not where it was."""
+    group = Group(ferryman_kafka, ferryman_database_url, start="latest")
+    with group.running():
+        poll_until(lambda: _owned(ferryman_db) == 3, "partitions")
+    admin = AdminClient({"bootstrap.servers": ferryman_kafka})
+    [deleted] = admin.delete_consumer_groups([group.consumer.name]).values()
+    deleted.result(10)
+    group.send(3)
+    with pytest.raises(OffsetsGone, match="to begin at the end would skip what came since"):
+        ConsumerService(group.consumer, group.settings).run(Life(group.consumer.name))
+
+
 @pytest.mark.slow
 def test_what_was_made_while_a_member_with_a_name_was_away_gets_an_owner(
     ferryman_kafka: str, ferryman_database_url: str, ferryman_db: Database
@@ -134,6 +151,90 @@ def test_what_was_made_while_a_member_with_a_name_was_away_gets_an_owner(
         poll_until(lambda: division.unowned(admin) == {(group.topic, 3), (group.topic, 4)}, "what nobody owns")
         poll_until(lambda: _verdicts(ferryman_db) == 3, "verdicts", 30)
         poll_until(lambda: not division.unowned(admin) and _owned(ferryman_db) == 5, "owners")
+
+
+def test_a_partition_that_was_held_when_it_was_taken_away_is_fetched_when_it_comes_back(ferryman_kafka: str) -> None:
+    """N10, N11: the client remembers that it was paused, over any number of owners."""
+    topic = create(ferryman_kafka, partitions=3)
+    settings = Kafka.model_validate({"bootstrap_servers": ferryman_kafka, "heartbeat.interval.ms": "300"})
+    first, second = (Member(settings, topic) for _ in range(2))
+    with closing(first.feed), closing(second.feed):
+        first.feed.open()
+        first.until(lambda: len(first.owned) == 3)
+        first.feed.pause(first.owned)
+        second.feed.open()
+        second.until(lambda: bool(second.owned), first)
+        moved = set(second.owned)
+        second.feed.close()
+        first.until(lambda: len(first.owned) == 3)
+        producer = Producer({"bootstrap.servers": ferryman_kafka, "log_level": 0})
+        for number in range(3):
+            producer.produce(topic, b"x", partition=number)
+        assert producer.flush(10) == 0
+        first.until(lambda: first.came >= moved)
+        assert first.came == moved, "what was not taken away is held as before"
+        first.feed.resume(first.owned)
+        first.until(lambda: len(first.came) == 3)
+
+
+class Member:
+    """A feed, what it owns, and where something came from."""
+
+    def __init__(self, settings: Kafka, topic: str) -> None:
+        self.owned: set[Partition] = set()
+        self.came: set[Partition] = set()
+        self.feed = kafka.Feed(f"held-{topic}", [topic], settings)
+        self.feed.assigned = self.owned.update
+        self.feed.revoked = self.feed.lost = self.owned.difference_update
+
+    def until(self, condition: Callable[[], bool], *others: "Member") -> None:
+        def polled() -> bool:
+            for each in (self, *others):
+                each.came |= {record.place for record in each.feed.take(100, 0.05)}
+            return condition()
+
+        poll_until(polled, "what the group settles on", 30)
+
+
+def test_what_waits_for_a_paused_consumer_is_seen_to_grow_old(
+    ferryman_kafka: str, ferryman_database_url: str, ferryman_db: Database
+) -> None:
+    """A pause that somebody forgot would look as if there were nothing to do."""
+    group = Group(ferryman_kafka, ferryman_database_url)
+    name = group.consumer.name
+    ferryman_db.execute(
+        "INSERT INTO ferryman.inbox_paused (consumer, who, reason) VALUES (%s, 'me', 'a test')", (name,)
+    )
+    with group.running() as life:
+        poll_until(lambda: "paused" in str(life.why_not_ready), "a pause")
+        group.send(5, partition=1)
+        poll_until(lambda: gauge(metrics.LAG_SECONDS, name) > 1.5, "its age")
+        poll_until(lambda: gauge(metrics.LAG, name) == 5, "how many")
+        assert _verdicts(ferryman_db) == 0
+        ferryman_db.execute("DELETE FROM ferryman.inbox_paused")
+        poll_until(lambda: _verdicts(ferryman_db) == 5, "verdicts")
+        poll_until(lambda: gauge(metrics.LAG_SECONDS, name) == gauge(metrics.LAG, name) == 0, "nothing that waits")
+
+
+def gauge(meter: Any, consumer: str) -> float:
+    return float(meter.labels(consumer)._value.get())
+
+
+def test_a_topic_that_is_not_there_is_said_until_it_is(
+    ferryman_kafka: str, ferryman_database_url: str, ferryman_db: Database
+) -> None:
+    """A name with a slip in it is not an outage that passes."""
+    group = Group(ferryman_kafka, ferryman_database_url)
+    missing = f"{group.topic}-missing"
+    group.consumer.topics = (group.topic, missing)
+    group.settings.kafka.properties["topic.metadata.refresh.interval.ms"] = "500"
+    group.send(1)
+    with group.running() as life:
+        poll_until(lambda: _verdicts(ferryman_db) == 1, "a verdict", 30)
+        poll_until(lambda: missing in str(life.why_not_ready), "what is wrong")
+        assert stays(lambda: missing in str(life.why_not_ready), 2.5)
+        create(ferryman_kafka, missing)
+        poll_until(lambda: life.why_not_ready is None, "readiness", 30)
 
 
 def _owned(db: Database) -> int:

@@ -6,7 +6,9 @@ from uuid import UUID, uuid4
 import psycopg
 import pytest
 
+from ferryman.consumer.model import Poison, Record
 from ferryman.consumer.store import keeping, receipts
+from ferryman.consumer.store.rejected import keep
 
 Database = psycopg.Connection[tuple[Any, ...]]
 
@@ -66,3 +68,48 @@ def test_what_is_old_is_forgotten_a_little_at_a_time_and_what_waits_for_a_person
     assert keeping.forget(ferryman_db, "wallet", 30 * 86400) == 5
     left = ferryman_db.execute("SELECT id FROM ferryman.inbox WHERE consumer = 'wallet'").fetchall()
     assert {row[0] for row in left} == set(kept)
+
+
+def rejected(db: Database, identity: UUID, offset: int, status: str, days: int) -> None:
+    record = Record("t", 0, offset, b"k", str(identity).encode(), [("ce_type", b"t")], 0)
+    keep(db, "wallet", Poison(record, identity, "t", b"", "BUG", "a bug"))
+    db.execute(
+        "UPDATE ferryman.inbox_rejected SET status = %s, changed_at = clock_timestamp() - make_interval(days => %s) "
+        'WHERE "offset" = %s',
+        (status, days, offset),
+    )
+
+
+def test_what_a_person_decided_about_is_forgotten_with_its_receipt_and_what_waits_is_not(ferryman_db: Database) -> None:
+    """N12: whatever its age, nothing that waits for a person."""
+    ids = fill(ferryman_db, 5, days=40)
+    ferryman_db.execute("UPDATE ferryman.inbox SET status = 'REJECTED' WHERE id = ANY (%s)", (ids[:4],))
+    for offset, (identity, status, days) in enumerate(
+        [
+            (ids[0], "DISCARDED", 40),
+            (ids[1], "DISCARDED", 1),
+            (ids[2], "REJECTED", 40),
+            (ids[3], "REQUEUED", 40),
+            (ids[3], "REJECTED", 40),  # and rejected again
+            (ids[4], "REQUEUED", 40),
+        ]
+    ):
+        rejected(ferryman_db, identity, offset, status, days)
+    assert keeping.forget_settled(ferryman_db, "wallet", 0) == 0
+    assert keeping.forget_settled(ferryman_db, "another", 30 * 86400) == 0
+    ferryman_db.execute("SET ROLE ferryman_consumer")
+    assert keeping.forget_settled(ferryman_db, "wallet", 30 * 86400) == 3
+    ferryman_db.execute("RESET ROLE")
+    left = ferryman_db.execute('SELECT "offset" FROM ferryman.inbox_rejected ORDER BY 1').fetchall()
+    assert left == [(1,), (2,), (4,)]
+    receipts_left = ferryman_db.execute("SELECT id FROM ferryman.inbox").fetchall()
+    assert {row[0] for row in receipts_left} == set(ids[1:])
+
+
+def test_a_record_that_is_rejected_where_another_once_stood_is_kept_whole(ferryman_db: Database) -> None:
+    """N1: offsets begin again where a topic is made anew; to requeue would send the message of before."""
+    first, second = uuid4(), uuid4()
+    rejected(ferryman_db, first, 7, "DISCARDED", 1)
+    rejected(ferryman_db, second, 7, "REJECTED", 0)
+    kept = ferryman_db.execute("SELECT id, value, status FROM ferryman.inbox_rejected").fetchall()
+    assert kept == [(second, str(second).encode(), "REJECTED")]

@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from ferryman import Consumer, Done, Message, Misconfigured, Outcome, Received, Refused, Retry, append, use_schemas
+from ferryman.consumer import reports
 from ferryman.schemas import active
 from ferryman.testing import NotProven, prove
 from support.catalogues import ORDER, write
@@ -229,6 +230,12 @@ def test_at_most_once_may_lose_an_effect_and_never_doubles_one(db: Database) -> 
         return db.execute(BALANCE).fetchone() in [(600,), (900,)]
 
     prove(consumer(mode="at_most_once"), pay(), db=db, invariant=once_at_most)
+
+
+def test_an_answer_that_would_not_heal_is_seen(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reports, "again", lambda _kept: [])
+    assert "it was not reported again" in failure(consumer(), db=db)
+    prove(consumer(rereport=False), pay(), db=db, invariant=balance(600))
 
 
 def test_a_message_that_is_rejected_plainly_may_be_rejected_always(db: Database) -> None:

@@ -14,14 +14,16 @@ from support.topics import create
 
 Database = psycopg.Connection[tuple[Any, ...]]
 
-WALLET = """
+WALLET = r"""
 import os, time
 import psycopg
-from ferryman import Consumer, Done, Message, Outcome, Received, Refused, Retry
+from psycopg.rows import dict_row
+from ferryman import Consumer, Done, Message, Outcome, Received, Refused, Retry, Transient, Unreachable
 
 TOPIC = os.environ["SHOP_TOPIC"]
 wallet = Consumer("wallet-" + TOPIC, topics=[TOPIC], connection=psycopg.Connection,
-                  mode=os.environ.get("SHOP_MODE", "effectively_once"))
+                  mode=os.environ.get("SHOP_MODE", "effectively_once"),
+                  unknown=os.environ.get("SHOP_UNKNOWN", "ignore"))
 
 @wallet.handles("payment.requested")
 def deduct(db: psycopg.Connection, payment: Received) -> Outcome:
@@ -29,9 +31,23 @@ def deduct(db: psycopg.Connection, payment: Received) -> Outcome:
     taken = db.execute("UPDATE wallet SET balance = balance - %(amount)s "
                        "WHERE id = %(wallet)s AND balance >= %(amount)s", payment.data)
     db.execute("INSERT INTO effect (payment) VALUES (%s)", (str(payment.id),))
+    if "report" in payment.data:
+        return REPORTS[payment.data["report"]]
     if not taken.rowcount:
         return Refused("INSUFFICIENT_FUNDS", Message("payment.failed", {}, key=payment.key, topic="results"))
     return Done(Message("payment.succeeded", {"of": str(payment.id)}, key=payment.key, topic="results"))
+
+ENTERED = []
+REPORTS = {
+    "long key": Done(Message("t", {}, key="k" * 3000, topic="results")),
+    "impossible topic": Done(Message("t", {}, key="k", topic="results/eu")),
+    "large payload": Done(Message("t", b"x" * 1_000_001, key="k", topic="results")),
+    "half a character": Done(Message("t", {}, key="\ud800", topic="results")),
+    "null byte": Refused("a\0b"),
+    "reason that is no text": Refused(5),
+    "id that is none": Done(Message("t", {}, key="k", topic="results", id="5")),
+    "report that is none": Done("payment.succeeded"),
+}
 
 def misbehave(db, how):
     if how == "raise":
@@ -56,6 +72,23 @@ def misbehave(db, how):
         db.cursor("left").execute("SELECT generate_series(1, 10)")
     if how == "exit":
         os._exit(9)
+    if how == "deferred":
+        db.execute("INSERT INTO balanced VALUES (1), (1)")
+    if how == "savepoint":
+        ENTERED.append(db.transaction())
+        ENTERED[-1].__enter__()
+    if how == "raise half a character":
+        raise ValueError("\ud800")
+    if how == "rows as dicts":
+        db.row_factory = dict_row
+    if how == "close":
+        db.close()
+    if how == "unreachable":
+        raise Unreachable("the rates service")
+    if how == "another database":
+        psycopg.connect("host=127.0.0.1 port=1")
+    if how == "nap":
+        time.sleep(2)
     if how == "slow":
         time.sleep(8)
     if how == "hang":
@@ -66,6 +99,7 @@ def misbehave(db, how):
 TABLES = """
 CREATE TABLE wallet (id text PRIMARY KEY, balance bigint NOT NULL CHECK (balance >= 0));
 CREATE TABLE effect (payment text NOT NULL);
+CREATE TABLE balanced (entry int UNIQUE DEFERRABLE INITIALLY DEFERRED);
 INSERT INTO wallet SELECT 'w' || n, 1000000 FROM generate_series(0, 9) n;
 """
 
@@ -141,7 +175,7 @@ class Shop:
         return sum(self.verdicts().values()) >= many
 
     def books_balance(self) -> None:
-        """N5: every payment took effect once, and the balances say so; each outcome was reported."""
+        """N5: every payment took effect once, and the balances say so."""
         assert self.one("SELECT count(*) FROM effect") == self.one("SELECT count(DISTINCT payment) FROM effect")
         spent = 10_000_000 - self.one("SELECT sum(balance) FROM wallet")
         effects = {each for (each,) in self.db.execute("SELECT payment FROM effect").fetchall()}

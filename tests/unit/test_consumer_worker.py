@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from ferryman.consumer.api import Consumer
 from ferryman.consumer.buffers import Buffer, Buffers
+from ferryman.consumer.faults import HandlerFailed, NotNow, Undecided
 from ferryman.consumer.kafka import Feed
 from ferryman.consumer.model import Done, Partition, Poison, Received, Record, Retry
 from ferryman.consumer.policy import Policy
-from ferryman.consumer.transaction import HandlerFailed, NotNow
-from ferryman.consumer.worker import Undecided, Worker
+from ferryman.consumer.worker import Worker
 from ferryman.runtime.errors import Transient
 
 OWN, LATER, PASSING, UNREADABLE = "own", "later", "passing", "unreadable"
@@ -129,7 +129,7 @@ def test_whatever_fails_however_often_each_partition_is_handled_whole_and_in_ord
     records = [lane.pop(0) for lane in dice.sample([lane for lane in lanes for _ in lane], 30)]
     bugs = {place for place, (_, times) in faults.items() if times == FOR_EVER}
     one = worker(records, dict(faults), batch)
-    for _ in range(500):
+    for _ in range(2000):
         one.turn(NOTHING, NOTHING)
     assert Counter(one.handled) == Counter((each.partition, each.offset) for each in records)
     for partition in range(3):

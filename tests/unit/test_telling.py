@@ -62,6 +62,25 @@ def test_a_slow_function_delays_nobody_and_what_does_not_fit_is_not_told() -> No
     go_on.set()
 
 
+def test_how_much_waits_to_be_told_is_bounded_by_messages() -> None:
+    """N12: a batch may have hundreds, each with all its data."""
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slow(_: Sequence[Handled]) -> None:
+        begun.set()
+        go_on.wait(10)
+
+    telling = Telling("large", [slow], most=10)
+    telling.tell([ONE])
+    assert begun.wait(5)
+    for _ in range(3):
+        telling.tell([ONE] * 4)
+    assert untold("large") == 4
+    go_on.set()
+    telling.close()
+    assert untold("large") == 4
+
+
 def test_without_a_function_there_is_no_thread() -> None:
     before = threading.active_count()
     telling = Telling("silent", [])

@@ -25,7 +25,7 @@ def command(context: click.Context, *, consumer: str | None, source: str | None,
 
     DONE and REFUSED are of the receipts that are kept: counted up to 20,000, of more about as many as the database's
     statistics say, marked with ~. Everything else is counted. A partition is unclean when its last owner did not let go
-    of it, as after kill -9: its next owner begins its messages one by one.
+    of it, as after kill -9: its next owner marks its batches.
     """
     with open_desk(context, source) as desk:
         found = gather(desk, consumer)

@@ -133,6 +133,7 @@ class _Proof:
             self._expected,
             at_most_once=self.consumer.mode == "at_most_once",
             compare=self.repeatable and scenario.in_order,
+            again=scenario.replayed and self.consumer.rereport,
         )
 
     def _let_run(self, scenario: Scenario) -> tuple[list[Points], Faulty, str | None]:

@@ -11,11 +11,11 @@ from ferryman.consumer.api import Consumer
 from ferryman.consumer.buffers import Buffers
 from ferryman.consumer.deadline import Deadline
 from ferryman.consumer.face import Face, face_of
+from ferryman.consumer.faults import HandlerFailed
 from ferryman.consumer.model import Poison, Received
 from ferryman.consumer.policy import Policy
 from ferryman.consumer.store import starts
 from ferryman.consumer.store.receipts import Connection
-from ferryman.consumer.transaction import HandlerFailed
 from ferryman.consumer.worker import Worker
 from ferryman.runtime.errors import Transient
 from ferryman.testing.proving.faults import Crash, Points, Seen

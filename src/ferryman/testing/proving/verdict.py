@@ -3,6 +3,7 @@
 import base64
 import json
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -71,6 +72,8 @@ class Left:
     reported: set[tuple[Any, ...]]
     unfinished: int
     open: list[str]
+    times: Mapping[UUID, int]
+    """How often each report stands in the outbox."""
     faulty: Faulty = field(default_factory=list)
 
     @property
@@ -90,7 +93,9 @@ def seen(connection: Connection, consumer: str, spared: Collection[int], faulty:
     ids = [report[0] for each in receipts.values() for report in each.reports]
     reported = connection.execute(_REPORTED, {"ids": ids}, binary=True).fetchall()
     unfinished = connection.execute(_UNFINISHED).fetchone()
-    return Left(receipts, {tuple(row) for row in reported}, unfinished[0] if unfinished else 0, still_open, faulty)
+    times = Counter(row[0] for row in reported)
+    many = unfinished[0] if unfinished else 0
+    return Left(receipts, {tuple(row) for row in reported}, many, still_open, times, faulty)
 
 
 def _open(connection: Connection, spared: Collection[int]) -> list[str]:
@@ -105,8 +110,13 @@ def _open(connection: Connection, spared: Collection[int]) -> list[str]:
     return [query for _, query in rows]
 
 
-def broken(left: Left, plain: Left, expected: Collection[UUID], *, at_most_once: bool, compare: bool) -> str | None:
-    """What the runtime promises of every run, whatever the handler does; None where all of it holds."""
+def broken(
+    left: Left, plain: Left, expected: Collection[UUID], *, at_most_once: bool, compare: bool, again: bool
+) -> str | None:
+    """What the runtime promises of every run, whatever the handler does; None where all of it holds.
+
+    `again`: each message came once more after its verdict, and is answered once more.
+    """
     final = {HANDLED, REJECTED, RECEIVED} if at_most_once else {HANDLED, REJECTED}
     if without := [each for each in expected if each not in left.receipts or left.receipts[each].status not in final]:
         return f"no verdict on {_named(without)}"
@@ -120,10 +130,12 @@ def broken(left: Left, plain: Left, expected: Collection[UUID], *, at_most_once:
         if ids and ids.isdisjoint(plain.rejected):
             of = f" (in a batch of {len(ids)})" if len(ids) > 1 else ""
             return f"the handler failed{of}, though what it was given can be handled: {why}"
-    return _reports(left, plain, compare and not at_most_once)
+    return _reports(left, plain, compare=compare and not at_most_once, again=again)
 
 
-def _reports(left: Left, plain: Left, compare: bool) -> str | None:
+def _reports(left: Left, plain: Left, *, compare: bool, again: bool) -> str | None:
+    if again and (once := [each for each, times in left.times.items() if times < 2]):
+        return f"its message came again, and it was not reported again: {_named(once)}"
     for identity, receipt in left.receipts.items():
         if missing := receipt.reports - left.reported:
             return f"{identity}: its receipt has a report that is not so in the outbox: {_first(missing)}"
