@@ -17,8 +17,6 @@ class Policy:
     retry_seconds: float = 300.0
     backoff: Backoff = field(default_factory=lambda: Backoff(base_seconds=0.2, cap_seconds=10))
     limits: Limits = DEFAULT_LIMITS
-    rests: float = 3.0
-    """Behind a portion that took all there was, it rests so many times as long as that took."""
     turn_seconds: float = 5.0
     """A transaction that takes longer is followed by smaller ones: Kafka is polled in between, and SIGTERM heard."""
 

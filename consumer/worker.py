@@ -27,9 +27,13 @@ from ferryman.consumer.store import starts
 from ferryman.consumer.store.receipts import Connection
 from ferryman.consumer.transaction import BatchTransaction
 from ferryman.runtime.errors import Transient, Unreachable
-from ferryman.runtime.pace import rest_seconds
+from ferryman.runtime.pace import Pace, stood_in_line
 
 log = structlog.get_logger(__name__)
+
+# So many times as long as it stood in line for a processor: a batch computes and waits for as many messages as it has,
+# and a rest by what all that took would make a moderate load's batches grow without need.
+_RESTS = 1.0
 
 KILLER, UNKNOWN_TYPE = "KILLER", "UNKNOWN_TYPE"
 
@@ -51,6 +55,7 @@ class Worker:
     tell: Callable[[Sequence[Handled]], None] = lambda _handled: None
     """Of what is committed; returns at once."""
     clock: Callable[[], float] = time.monotonic
+    pace: Pace = field(default_factory=lambda: Pace(_RESTS, clock=stood_in_line))
     paused: bool = False
     _setbacks: Setbacks = field(init=False)
     _size: int = field(init=False)
@@ -80,10 +85,10 @@ class Worker:
         if self.paused:
             self.buffers.forgive()
             return 0
-        began = self.clock()
-        records = self._portion(began)
+        records = self._portion(self.clock())
         if not records:
             return 0
+        self.pace.began()
         if self.consumer.mode == "at_most_once":
             done = self._claims.handle(connection, face, records)
         else:
@@ -94,8 +99,7 @@ class Worker:
             self.feed.commit(
                 {place: self.buffers.by_place[place].position or 0 for place in {each.place for each in done}}
             )
-        ended = self.clock()
-        self._rested_at = ended + rest_seconds(ended - began, self.policy.rests)
+        self._rested_at = self.clock() + self.pace.rest_seconds()
         return len(done)
 
     def _hold_back(self, now: float) -> None:

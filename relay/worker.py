@@ -12,12 +12,11 @@ import structlog
 from ferryman.relay import metrics
 from ferryman.relay.cluster import Cluster
 from ferryman.relay.kafka import Publisher
-from ferryman.relay.lanes import RESTS, LaneWorker, Tenure, Turn
+from ferryman.relay.lanes import LaneWorker, Tenure, Turn
 from ferryman.relay.source import Source, translated
 from ferryman.relay.store import lanes, reading
 from ferryman.runtime.backoff import Backoff
 from ferryman.runtime.errors import Misconfigured
-from ferryman.runtime.pace import rest_seconds
 from ferryman.runtime.settings_relay import Relay
 
 log = structlog.get_logger(__name__)
@@ -92,7 +91,7 @@ class Worker:
                 elif self.finished(connection):
                     return True
                 elif self.give_up or now - busy_at < _ALERT_SECONDS:
-                    self.stopping.wait(rest_seconds(time.monotonic() - now, RESTS, self.settings.pause_seconds))
+                    self.stopping.wait(max(turn.rest_seconds, self.settings.pause_seconds))
                 else:
                     self.source.await_news(connection, self.settings.idle_seconds, self.stopping)
         finally:

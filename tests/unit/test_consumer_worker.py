@@ -16,6 +16,7 @@ from ferryman.consumer.model import Done, Partition, Poison, Received, Record, R
 from ferryman.consumer.policy import Policy
 from ferryman.consumer.worker import Worker
 from ferryman.runtime.errors import Transient
+from ferryman.runtime.pace import Pace
 
 OWN, LATER, PASSING, UNREADABLE = "own", "later", "passing", "unreadable"
 NOTHING = cast(Any, type("Nothing", (), {"closed": False})())
@@ -165,7 +166,7 @@ def test_behind_a_portion_that_took_all_there_was_it_gathers() -> None:
     one = worker([], {}, batch=4)
     one.buffers.own({records[0].place})
     one.buffers.add(records)
-    one.clock = Clock(0.001)
+    one.clock, one.pace = Clock(0.001), Pace(3, clock=Clock(0.001))
     for _ in range(3):
         one.turn(NOTHING, NOTHING)
     assert cast(Any, one.feed).gathered == [0, 0, pytest.approx(0.002)]

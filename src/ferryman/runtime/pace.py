@@ -1,13 +1,47 @@
-"""How long to rest behind a small portion of work, so that the next is larger: one pure function.
+"""How long to rest behind a small portion of work, so that the next is larger.
 
 What comes in small portions costs most by the portion: claims, statements, commits, a request to Kafka for each
 partition. Who finds less than it could take rests in proportion to what that took. Where nothing else is to do that is
 a few milliseconds; where servers and machine are busy everything takes longer, and portions grow by themselves.
 """
 
+import time
+from collections.abc import Callable
+
 _LONGEST_SECONDS = 0.05
+_SCHEDULER = "/proc/thread-self/schedstat"
+
+Clock = Callable[[], float]
 
 
-def rest_seconds(worked: float, times: float, at_least: float = 0.0) -> float:
+class Pace:
+    """Of one thread's portions: `began`, and then how long to rest, by what this clock says it took."""
+
+    def __init__(self, times: float, at_least: float = 0.0, clock: Clock = time.monotonic) -> None:
+        self._times = times
+        self._at_least = at_least
+        self._clock = clock
+        self._since = 0.0
+
+    def began(self) -> None:
+        self._since = self._clock()
+
+    def rest_seconds(self) -> float:
+        return rest_seconds(self._clock() - self._since, self._times, self._at_least)
+
+
+def rest_seconds(took: float, times: float, at_least: float = 0.0) -> float:
     """So many times what it took, within bounds."""
-    return max(at_least, min(_LONGEST_SECONDS, times * worked))
+    return max(at_least, min(_LONGEST_SECONDS, times * took))
+
+
+def stood_in_line() -> float:
+    """A clock that goes while the thread that asks could work and has no processor, as Linux counts it.
+
+    It stands still where the machine has processors to spare, and on systems that do not count.
+    """
+    try:
+        with open(_SCHEDULER, "rb", buffering=0) as scheduler:
+            return int(scheduler.read().split()[1]) / 1e9
+    except OSError:
+        return 0.0
