@@ -65,10 +65,12 @@ def command(context: click.Context, *, identity: UUID, no_kafka: bool, as_json: 
 def _known(desks: Desks, identity: UUID) -> Known:
     """Of the payment with this id, or of that which the message with this id is of."""
     known = gather(desks, identity)
-    if _something(known):
+    if known.payment or known.ledger or known.literal:
         return known
     payment, looked = payment_of(desks, identity, SEARCH_SECONDS)
-    if payment is not None and _something(known := gather(desks, payment)):
+    if payment is not None and _something(of_payment := gather(desks, payment)):
+        return of_payment
+    if _something(known):  # a message by itself: in the literal mode a command has its payment's id
         return known
     raise FerrymanError(
         f"nobody knows {identity}: no payment has this id, and it is no message's in {'; '.join(looked)}"
