@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import islice, takewhile
 
 from ferryman.consumer.model import Partition, Record
 
@@ -34,8 +34,8 @@ class Buffer:
     """at_most_once: the offset whose claim was not answered. It may stand in the inbox, and be nobody else's."""
     doomed: tuple[str, str] | None = None
     """The code and the words it is to be rejected with, as soon as that can be written down."""
-    singly_until: int = 0
-    """What is before this offset is begun alone: the last owner died of a batch that went so far."""
+    singly: range = range(0)
+    """These offsets are begun alone: the last owner died of a batch that had them."""
     watched: int = 0
     """So many are begun in batches that are marked: the last owner died of nobody knows what."""
 
@@ -48,7 +48,7 @@ class Buffer:
     @property
     def suspicious(self) -> bool:
         """Whether what stands in front may be what ended a process."""
-        return bool(self.waiting) and self.waiting[0].offset < self.singly_until
+        return bool(self.waiting) and self.waiting[0].offset in self.singly
 
     @property
     def apart(self) -> bool:
@@ -60,7 +60,11 @@ class Buffer:
         if self.suspicious:
             return [self.waiting[0]]
         end = self.ends[-1] if self.ends else None
-        return [each for each in islice(self.waiting, most) if end is None or each.offset < end]
+
+        def together(record: Record) -> bool:
+            return (end is None or record.offset < end) and record.offset not in self.singly
+
+        return list(takewhile(together, islice(self.waiting, most)))
 
     def take_apart(self, failed: Sequence[Record], *, halve: bool) -> None:
         """What failed is tried again by itself, or its first half before its second."""
@@ -95,12 +99,12 @@ class Buffers:
         for place in places:
             self.by_place[place] = Buffer()
 
-    def suspect(self, place: Partition, until: int, most: int) -> None:
+    def suspect(self, place: Partition, marked: range, most: int) -> None:
         """Its last owner died. What it had marked is begun alone; for the rest batches are marked, until as many as one
         may have are through: most owners die of something else than a message.
         """
         if buffer := self.by_place.get(place):
-            buffer.singly_until, buffer.watched = until, most
+            buffer.singly, buffer.watched = marked, most
 
     def drop(self, places: Iterable[Partition]) -> dict[Partition, int]:
         """Where they were."""

@@ -202,8 +202,8 @@ class ConsumerService:
         if not self._to_own:
             return
         suspects = starts.own(connection, self.name, self._to_own)
-        for place, until in suspects.items():
-            worker.buffers.suspect(place, until, worker.policy.batch)
+        for place, marked in suspects.items():
+            worker.buffers.suspect(place, marked, worker.policy.batch)
         if suspects:
             log.warning("an owner died", consumer=self.name, partitions=sorted(suspects))
         self._to_own.clear()

@@ -20,7 +20,7 @@ from ferryman.consumer.decoding import Decode, decode, poison_of, type_of
 from ferryman.consumer.face import Face
 from ferryman.consumer.faults import HandlerFailed, NotNow, Overtaken, Undecided
 from ferryman.consumer.kafka import Feed
-from ferryman.consumer.model import Poison, Received, Record
+from ferryman.consumer.model import Partition, Poison, Received, Record
 from ferryman.consumer.policy import Policy, next_size
 from ferryman.consumer.setbacks import Setback, Setbacks
 from ferryman.consumer.store import starts
@@ -152,10 +152,15 @@ class Worker:
         return []
 
     def _mark(self, connection: Connection, records: Sequence[Record]) -> None:
-        """How far this batch goes in each partition whose last owner died: if this one dies too, that is where."""
+        """What this batch has of each partition whose last owner died: if this one dies too, it is of one of these."""
         watched = {place for place, each in self.buffers.by_place.items() if each.watched and not each.suspicious}
-        if untils := {each.place: each.offset + 1 for each in records if each.place in watched}:
-            starts.begin_batch(connection, self.consumer.name, untils)
+        spans: dict[Partition, range] = {}
+        for each in records:
+            if each.place in watched:
+                first = spans[each.place].start if each.place in spans else each.offset
+                spans[each.place] = range(first, each.offset + 1)
+        if spans:
+            starts.begin_batch(connection, self.consumer.name, spans)
 
     def _begun(self, connection: Connection, buffer: Buffer, record: Record) -> int:
         """How many processes have begun it alone. Trying it again in this one ends none."""

@@ -11,7 +11,7 @@ INSERT INTO ferryman.inbox_start AS s (consumer, topic, partition, owned)
 SELECT %(consumer)s, p.topic, p.partition, true
 FROM unnest(%(topics)s::text[], %(partitions)s::integer[]) p (topic, partition) ORDER BY 2, 3
 ON CONFLICT (consumer, topic, partition) DO UPDATE SET owned = true
-RETURNING s.topic, s.partition, s.until, (SELECT b.owned FROM ferryman.inbox_start b
+RETURNING s.topic, s.partition, s.since, s.until, (SELECT b.owned FROM ferryman.inbox_start b
                                           WHERE (b.consumer, b.topic, b.partition) = (s.consumer, s.topic, s.partition))
 """
 
@@ -25,7 +25,7 @@ WHERE s.consumer = %(consumer)s
 
 _RELEASE = """\
 -- consumer.release
-UPDATE ferryman.inbox_start s SET owned = false, starts = 0, until = 0
+UPDATE ferryman.inbox_start s SET owned = false, starts = 0, since = 0, until = 0
 FROM unnest(%(topics)s::text[], %(partitions)s::integer[]) p (topic, partition)
 WHERE s.consumer = %(consumer)s AND (s.topic, s.partition) = (p.topic, p.partition)
 """
@@ -41,18 +41,19 @@ RETURNING s.starts
 
 _BEGIN_BATCH = """\
 -- consumer.begin_batch
-UPDATE ferryman.inbox_start s SET until = p.until
-FROM unnest(%(topics)s::text[], %(partitions)s::integer[], %(untils)s::bigint[]) p (topic, partition, until)
+UPDATE ferryman.inbox_start s SET since = p.since, until = p.until
+FROM unnest(%(topics)s::text[], %(partitions)s::integer[], %(sinces)s::bigint[],
+            %(untils)s::bigint[]) p (topic, partition, since, until)
 WHERE s.consumer = %(consumer)s AND (s.topic, s.partition) = (p.topic, p.partition)
 """
 
 
-def own(connection: Connection, consumer: str, partitions: Collection[Partition]) -> dict[Partition, int]:
-    """Marks them as owned; gives those whose last owner did not let go, since a message may have killed it: one before
-    this offset, where it had marked its batch.
+def own(connection: Connection, consumer: str, partitions: Collection[Partition]) -> dict[Partition, range]:
+    """Marks them as owned; gives those whose last owner did not let go, since a message may have killed it: one of
+    these offsets, where it had marked its batch.
     """
     rows = connection.execute(_OWN, _wanted(consumer, partitions)).fetchall()
-    return {(topic, partition): until for topic, partition, until, owned in rows if owned}
+    return {(topic, partition): range(since, until) for topic, partition, since, until, owned in rows if owned}
 
 
 def read_before(connection: Connection, consumer: str, partitions: Collection[Partition]) -> set[Partition]:
@@ -64,9 +65,10 @@ def release(connection: Connection, consumer: str, partitions: Collection[Partit
     connection.execute(_RELEASE, _wanted(consumer, partitions))
 
 
-def begin_batch(connection: Connection, consumer: str, untils: Mapping[Partition, int]) -> None:
-    """Marks how far a batch goes that is begun after an owner died."""
-    connection.execute(_BEGIN_BATCH, {**_wanted(consumer, untils), "untils": list(untils.values())})
+def begin_batch(connection: Connection, consumer: str, spans: Mapping[Partition, range]) -> None:
+    """Marks which offsets a batch has that is begun after an owner died."""
+    sinces, untils = [each.start for each in spans.values()], [each.stop for each in spans.values()]
+    connection.execute(_BEGIN_BATCH, {**_wanted(consumer, spans), "sinces": sinces, "untils": untils})
 
 
 def begin_alone(connection: Connection, consumer: str, record: Record) -> int:

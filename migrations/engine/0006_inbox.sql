@@ -70,8 +70,8 @@ CREATE TABLE ferryman.inbox_rejected (
 CREATE INDEX inbox_rejected_by_id ON ferryman.inbox_rejected (consumer, id);
 CREATE INDEX inbox_rejected_waiting ON ferryman.inbox_rejected (consumer, rejected_at) WHERE status = 'REJECTED';
 
--- Of each partition, whether its last owner let go of it in order. If not, the next marks its batches (until: the offset
--- behind one); if it dies of a marked one, whoever comes then begins those messages singly, so that a message that kills
+-- Of each partition, whether its last owner let go of it in order. If not, the next marks its batches (since and until:
+-- the first offset and the one behind); if it dies of a marked one, whoever comes then begins those messages singly, so that a message that kills
 -- its process is found: by how often it was begun alone.
 CREATE TABLE ferryman.inbox_start (
     consumer  text NOT NULL,
@@ -80,6 +80,7 @@ CREATE TABLE ferryman.inbox_start (
     owned     boolean NOT NULL,
     "offset"  bigint,
     starts    integer NOT NULL DEFAULT 0,
+    since     bigint NOT NULL DEFAULT 0,
     until     bigint NOT NULL DEFAULT 0,
     PRIMARY KEY (consumer, topic, partition)
 ) WITH (fillfactor = 50);

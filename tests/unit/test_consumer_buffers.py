@@ -41,3 +41,17 @@ def test_what_came_of_a_partition_that_is_gone_is_dropped() -> None:
     buffers.add([record(0, 8)])
     assert buffers.fed() == {("t", 1)}
     assert buffers.oldest_age_seconds(10.0) == 7.0
+
+
+def test_only_what_a_batch_had_that_killed_its_owner_is_begun_alone() -> None:
+    """N10, N11: not all that stands before it, where a group begins at its beginning again."""
+    buffers = owning(1 << 20)
+    buffers.suspect(("t", 0), range(3, 5), most=100)
+    records = [record(0, offset) for offset in range(7)]
+    buffers.add(records)
+    buffer, portions = buffers.by_place["t", 0], []
+    while portion := buffer.next(100):
+        portions.append([each.offset for each in portion])
+        for each in portion:
+            buffer.finish(each)
+    assert portions == [[0, 1, 2], [3], [4], [5, 6]]

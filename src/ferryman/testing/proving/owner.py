@@ -143,8 +143,8 @@ class Owner:
 
     def _own(self, worker: Worker, connection: Connection) -> None:
         """As the service does: what its last owner did not let go of is begun with care."""
-        for place, until in starts.own(connection, self._consumer.name, self._topics.records).items():
-            worker.buffers.suspect(place, until, self._policy.batch)
+        for place, marked in starts.own(connection, self._consumer.name, self._topics.records).items():
+            worker.buffers.suspect(place, marked, self._policy.batch)
 
     def _turn(self, worker: Worker, feed: MemoryFeed, connection: Seen) -> None:
         face = face_of(self._consumer.connection, connection)
