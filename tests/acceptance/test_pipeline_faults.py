@@ -186,9 +186,12 @@ class Faults:
 
 
 def break_at_random(pipeline: Pipeline, servers: Servers, seed: int, *, rounds: int) -> None:
-    """In each round every fault strikes once, in an order of its own."""
-    pipeline.env |= {"FERRYMAN_PAYMENTS__AGAIN_SECONDS": "0.5", "FERRYMAN_PAYMENTS__ANSWER_SECONDS": "20",
-                     "FERRYMAN_PAYMENTS__MOST_ATTEMPTS": "1000", "FERRYMAN_PAYMENTS__LONGEST_SECONDS": "2"}  # fmt: skip
+    """In each round every fault strikes once, in an order of its own.
+
+    What is not answered is asked for again, but not so often that asking is what keeps the wallet from answering.
+    """
+    pipeline.env |= {"FERRYMAN_PAYMENTS__AGAIN_SECONDS": "1", "FERRYMAN_PAYMENTS__ANSWER_SECONDS": "60",
+                     "FERRYMAN_PAYMENTS__MOST_ATTEMPTS": "1000", "FERRYMAN_PAYMENTS__LONGEST_SECONDS": "20"}  # fmt: skip
     pipeline.open_wallets(20)
     pipeline.start(*PROCESSES)
     striking = Faults(pipeline, servers, seed)
