@@ -190,8 +190,8 @@ def break_at_random(pipeline: Pipeline, servers: Servers, seed: int, *, rounds: 
 
     What is not answered is asked for again, but not so often that asking is what keeps the wallet from answering.
     """
-    pipeline.env |= {"FERRYMAN_PAYMENTS__AGAIN_SECONDS": "1", "FERRYMAN_PAYMENTS__ANSWER_SECONDS": "60",
-                     "FERRYMAN_PAYMENTS__MOST_ATTEMPTS": "1000", "FERRYMAN_PAYMENTS__LONGEST_SECONDS": "20"}  # fmt: skip
+    patience = {"ANSWER_SECONDS": "60", "AGAIN_SECONDS": "1", "LONGEST_SECONDS": "20", "MOST_ATTEMPTS": "1000"}
+    pipeline.env |= {f"FERRYMAN_PAYMENTS__{name}": value for name, value in patience.items()}
     pipeline.open_wallets(20)
     pipeline.start(*PROCESSES)
     striking = Faults(pipeline, servers, seed)
