@@ -1,5 +1,6 @@
 """A consumer's side of Kafka: what it is assigned, what comes, how far it is. Offsets are a hint; the inbox knows."""
 
+import math
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -32,6 +33,7 @@ _INSISTED: Mapping[str, Any] = {
 _PROBE_SECONDS = 0.5
 _PROBE_AGAIN_SECONDS = 1.0
 _SAY_AGAIN_SECONDS = 30.0
+_RETURNING_SECONDS = 30.0
 _DEFAULTS: Mapping[str, Any] = {
     "fetch.wait.max.ms": 100,
     "queued.max.messages.kbytes": 8_192,
@@ -65,6 +67,7 @@ class Feed:
     """A callback failed: what came with it is forgotten, and partitions may be missing. `open` it again."""
     _probe_at: float = 0.0
     _say_at: float = 0.0
+    _lost_at: float = -math.inf
     _client: Client | None = None
     _failure: BaseException | None = None
     _paused: set[Partition] = field(default_factory=set)
@@ -72,7 +75,7 @@ class Feed:
     def open(self) -> None:
         """Joins the group, anew where it was a member: from what was committed."""
         self.close()
-        self.broken, self._failure = False, None
+        self.broken, self._failure, self._lost_at = False, None, -math.inf
         self._paused.clear()
         name = {"group.instance.id": self.member} if self.member else {}
         self._client = member(self.settings, self.group, error_cb=self._heard, on_commit=self._on_commit, **name)
@@ -159,7 +162,8 @@ class Feed:
                 remedy="see what was lost; then reset the group's offsets (kafka-consumer-groups --reset-offsets)",
             )
         if _is_fatal(error):
-            raise _fatal(error)
+            self.broken = True
+            raise self._fatal(error)
         if is_retry_topic(message.topic() or "", self.group):
             if error.name() != "UNKNOWN_TOPIC_OR_PART":  # it is made when something is requeued for the first time
                 log.warning("what is requeued cannot be read", consumer=self.group, error=str(translate(error)))
@@ -205,6 +209,7 @@ class Feed:
         self._given_up(client, self.revoked, partitions)
 
     def _on_lost(self, client: Client, partitions: list[TopicPartition]) -> None:
+        self._lost_at = time.monotonic()
         self._given_up(client, self.lost, partitions)
 
     def _given_up(
@@ -221,12 +226,20 @@ class Feed:
 
     def _heard(self, error: KafkaError) -> None:
         if _is_fatal(error):
-            self._failure = _fatal(error)
+            self._failure = self._fatal(error)
             return
         words = _words(error)
         if self.problem is None:
             log.warning("Kafka does not serve us", consumer=self.group, error=words)
         self.problem = words
+
+    def _fatal(self, error: KafkaError) -> FerrymanError:
+        """The client is of no use any more. Who has just lost its partitions and comes back under its own name may be
+        fenced by itself, when a commit of its former life arrives behind its return: then another client does.
+        """
+        if "fenced" in error.str().lower() and time.monotonic() - self._lost_at < _RETURNING_SECONDS:
+            return Transient(f"Kafka: {error.str()}: it was away, and came back under its own name")
+        return _fatal(error)
 
     def probe(self) -> None:
         """Asks whether it is well again, each of the topics too: what still comes may have been fetched before."""
@@ -272,7 +285,7 @@ def _is_fatal(error: KafkaError) -> bool:
 
 
 def _fatal(error: KafkaError) -> Permanent:
-    """The client is of no use any more, and another of the same name would fare no better."""
+    """Another client of the same name would fare no better."""
     words = error.str()
     if "fenced" in words.lower():
         return Permanent(
