@@ -25,6 +25,9 @@ log = structlog.get_logger(__name__)
 _LOOK_SECONDS = 3.0
 _LONGEST_SECONDS = 120.0
 _PASSING_SECONDS = 30.0
+# So long that a broker that restarts gives its answer at last: where such a question times out while the group's
+# coordinator is looked for, librdkafka may end the whole process (an assertion in rdkafka_queue.h).
+_ANSWER_SECONDS = 600.0
 
 
 @dataclass(slots=True)
@@ -53,21 +56,24 @@ class Division:
             self._thread.join(self.settings.timeout_seconds)
 
     def _run(self) -> None:
+        """With one client for its whole life: none ends while it is asked something."""
+        client = None
         while self._came.wait() and not self._closing.is_set():
             self._came.clear()
             wait = self.look_seconds
             while not self._closing.wait(wait):
                 try:
-                    if not self._mend():
+                    client = client or kafka.admin(self.settings, "division")
+                    if not self._mend(client):
                         break
                     wait = min(2 * wait, _LONGEST_SECONDS)  # a group that leaves it so each time is left in peace
                 except (KafkaException, FerrymanError) as error:
                     log.info("the group's division is not known", consumer=self.group, error=str(error))
                     wait = _LONGEST_SECONDS
 
-    def _mend(self) -> bool:
-        """Whether there was something to mend."""
-        client = kafka.admin(self.settings, "division")
+    def _mend(self, client: AdminClient) -> bool:
+        """Whether there was something to mend. A cluster that is away is not asked."""
+        client.list_topics(next(iter(self.topics)), timeout=self.settings.timeout_seconds)
         left = self.unowned(client)
         if not left or self._closing.wait(self.look_seconds):
             return False
@@ -79,7 +85,7 @@ class Division:
 
     def unowned(self, client: AdminClient) -> set[Partition]:
         """None, too, while the group divides its work."""
-        [answer] = client.describe_consumer_groups([self.group], request_timeout=self.settings.timeout_seconds).values()
+        [answer] = client.describe_consumer_groups([self.group], request_timeout=_ANSWER_SECONDS).values()
         found = answer.result()
         if found.state != ConsumerGroupState.STABLE:
             return set()

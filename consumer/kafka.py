@@ -10,9 +10,10 @@ import structlog
 from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, TopicPartition
 from confluent_kafka import Consumer as Client
 
+from ferryman.consumer.kafka_errors import fatal, is_fatal, words
 from ferryman.consumer.model import Partition, Record
 from ferryman.consumer.retries import is_retry_topic
-from ferryman.runtime.errors import FerrymanError, Permanent, Transient
+from ferryman.runtime.errors import Permanent
 from ferryman.runtime.kafka import client_config, translate
 from ferryman.runtime.settings import Kafka
 
@@ -161,9 +162,9 @@ class Feed:
                 f"({error.str()})",
                 remedy="see what was lost; then reset the group's offsets (kafka-consumer-groups --reset-offsets)",
             )
-        if _is_fatal(error):
+        if is_fatal(error):
             self.broken = True
-            raise self._fatal(error)
+            raise fatal(error, back=time.monotonic() - self._lost_at < _RETURNING_SECONDS)
         if is_retry_topic(message.topic() or "", self.group):
             if error.name() != "UNKNOWN_TOPIC_OR_PART":  # it is made when something is requeued for the first time
                 log.warning("what is requeued cannot be read", consumer=self.group, error=str(translate(error)))
@@ -225,21 +226,13 @@ class Feed:
             self._failure = error
 
     def _heard(self, error: KafkaError) -> None:
-        if _is_fatal(error):
-            self._failure = self._fatal(error)
+        if is_fatal(error):
+            self._failure = fatal(error, back=time.monotonic() - self._lost_at < _RETURNING_SECONDS)
             return
-        words = _words(error)
+        said = words(error)
         if self.problem is None:
-            log.warning("Kafka does not serve us", consumer=self.group, error=words)
-        self.problem = words
-
-    def _fatal(self, error: KafkaError) -> FerrymanError:
-        """The client is of no use any more. Who has just lost its partitions and comes back under its own name may be
-        fenced by itself, when a commit of its former life arrives behind its return: then another client does.
-        """
-        if "fenced" in error.str().lower() and time.monotonic() - self._lost_at < _RETURNING_SECONDS:
-            return Transient(f"Kafka: {error.str()}: it was away, and came back under its own name")
-        return _fatal(error)
+            log.warning("Kafka does not serve us", consumer=self.group, error=said)
+        self.problem = said
 
     def probe(self) -> None:
         """Asks whether it is well again, each of the topics too: what still comes may have been fetched before."""
@@ -261,7 +254,7 @@ class Feed:
         for topic in self.topics:
             found = self._open().list_topics(topic, timeout=_PROBE_SECONDS).topics.get(topic)
             if found is not None and found.error is not None and not is_retry_topic(topic, self.group):
-                return _words(found.error, f"topic {topic}: ")
+                return words(found.error, f"topic {topic}: ")
         return None
 
 
@@ -272,27 +265,6 @@ def member(settings: Kafka, group: str, **ours: Any) -> Client:
         return Client(config)
     except KafkaException as error:
         raise translate(error) from error
-
-
-def _words(error: KafkaError, of: str = "") -> str:
-    """Whether to wait for it, or to mend something."""
-    said: FerrymanError = translate(error)
-    return f"Kafka {'is away' if isinstance(said, Transient) else 'refuses'}: {of}{said}"
-
-
-def _is_fatal(error: KafkaError) -> bool:
-    return error.fatal() or error.name() == "_FATAL"
-
-
-def _fatal(error: KafkaError) -> Permanent:
-    """Another client of the same name would fare no better."""
-    words = error.str()
-    if "fenced" in words.lower():
-        return Permanent(
-            f"Kafka: {words}", setting="consumer.instance_id",
-            remedy="another process has this name: give each its own, and start this one again",
-        )  # fmt: skip
-    return Permanent(f"Kafka: {words}", remedy="start it again; if it ends so again, see the brokers' logs")
 
 
 def _places(partitions: list[TopicPartition]) -> set[Partition]:

@@ -12,6 +12,9 @@ from ferryman.runtime.times import span
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
 
+# Kept until the command ends: a client that ends while it is asked something may take the process with it.
+_asked: "list[AdminClient]" = []
+
 _TOPICS = {"wallet": "payments.commands", "payments": "wallet.results"}
 """By who reads them; the name of a consumer is its group's."""
 
@@ -22,6 +25,7 @@ def lags(settings: Kafka, answer_seconds: float) -> dict[str, Lag]:
 
     try:
         admin = kafka.admin(settings, "reconcile")
+        _asked.append(admin)
         return {group: _lag(admin, topic, group, settings, answer_seconds) for group, topic in _TOPICS.items()}
     except KafkaException as error:
         return _silence(kafka.translate(error).message)
@@ -47,8 +51,8 @@ def _lag(admin: "AdminClient", topic: str, group: str, settings: Kafka, answer_s
     old = datetime.now(UTC) - timedelta(seconds=answer_seconds)
     ends = _offsets(admin, dict.fromkeys(places, offsets.latest()), seconds)
     due = _offsets(admin, dict.fromkeys(places, offsets.for_timestamp(int(old.timestamp() * 1000))), seconds)
-    [asked] = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group, places)]).values()
-    read = {each.partition: max(each.offset, 0) for each in asked.result(seconds).topic_partitions}
+    [told] = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group, places)]).values()
+    read = {each.partition: max(each.offset, 0) for each in told.result(seconds).topic_partitions}
     behind = {number: max(0, end - read.get(number, 0)) for number, end in ends.items()}
     overdue = sum(
         min(behind[number], max(0, (ends[number] if at < 0 else at) - read.get(number, 0)))
