@@ -164,7 +164,7 @@ class Feed:
             )
         if is_fatal(error):
             self.broken = True
-            raise fatal(error, back=time.monotonic() - self._lost_at < _RETURNING_SECONDS)
+            raise fatal(error, back=self._is_back)
         if is_retry_topic(message.topic() or "", self.group):
             if error.name() != "UNKNOWN_TOPIC_OR_PART":  # it is made when something is requeued for the first time
                 log.warning("what is requeued cannot be read", consumer=self.group, error=str(translate(error)))
@@ -227,12 +227,17 @@ class Feed:
 
     def _heard(self, error: KafkaError) -> None:
         if is_fatal(error):
-            self._failure = fatal(error, back=time.monotonic() - self._lost_at < _RETURNING_SECONDS)
+            self._failure = fatal(error, back=self._is_back)
             return
         said = words(error)
         if self.problem is None:
             log.warning("Kafka does not serve us", consumer=self.group, error=said)
         self.problem = said
+
+    @property
+    def _is_back(self) -> bool:
+        """Whether it lost its partitions a moment ago, and may be on its way back."""
+        return time.monotonic() - self._lost_at < _RETURNING_SECONDS
 
     def probe(self) -> None:
         """Asks whether it is well again, each of the topics too: what still comes may have been fetched before."""
