@@ -44,6 +44,23 @@ def test_a_signal_lets_the_work_in_flight_finish_and_exits_0(sign: signal.Signal
     assert done.is_set()
 
 
+def test_a_signal_that_another_thread_is_given_while_the_main_thread_waits_is_heard() -> None:
+    """Linux does that, seldom: the main thread's lock is not interrupted then."""
+    began = time.monotonic()
+
+    def body(life: Life) -> None:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+        time.sleep(0.3)  # then the main thread waits
+        signalled(life)
+
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # of this thread, and of those that it starts
+    try:
+        assert serve([Worker(body)], SETTINGS) == 0
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+    assert time.monotonic() - began < 5
+
+
 def test_work_that_outlasts_the_deadline_is_cut_off_with_exit_1() -> None:
     codes: list[int] = []
     release = threading.Event()

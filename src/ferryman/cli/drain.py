@@ -1,6 +1,5 @@
 """`ferryman drain`"""
 
-import signal
 import threading
 from dataclasses import asdict
 
@@ -8,6 +7,7 @@ import click
 
 from ferryman.cli import wiring
 from ferryman.cli.output import json_option, print_json
+from ferryman.runtime import signals
 from ferryman.runtime.exits import Exit
 from ferryman.runtime.garbage import collect_less
 
@@ -30,10 +30,9 @@ def command(context: click.Context, name: str, as_json: bool) -> int:  # noqa: A
 
     settings = wiring.settings(context)
     stopping = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stopping.set())
     collect_less()
-    drained = drain(settings, stopping)
+    with signals.heard(stopping.set):
+        drained = drain(settings, stopping)
     if as_json:
         print_json(asdict(drained))
     else:

@@ -1,6 +1,5 @@
 """`ferryman up`"""
 
-import signal
 import subprocess
 import threading
 
@@ -8,6 +7,7 @@ import click
 
 from ferryman.cli import wiring
 from ferryman.cli.output import json_option, print_json, say
+from ferryman.runtime import signals
 from ferryman.runtime.errors import Misconfigured
 
 
@@ -29,9 +29,7 @@ def command(embedded: bool, registry: bool, as_json: bool, program: tuple[str, .
       ferryman up --embedded -- ferryman doctor
     """
     stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
-    with wiring.embedded().open_house(embedded=embedded, registry_too=registry) as rooms:
+    with signals.heard(stop.set), wiring.embedded().open_house(embedded=embedded, registry_too=registry) as rooms:
         for climb in rooms.climbs:
             say(str(climb))
         variables = rooms.environment

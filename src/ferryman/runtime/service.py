@@ -1,24 +1,19 @@
 """The service loop: start, serve until a signal, drain within the deadline, exit 0. A second signal stops at once."""
 
 import os
-import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from types import FrameType
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import structlog
 
-from ferryman.runtime import health
+from ferryman.runtime import health, signals
 from ferryman.runtime.exits import Exit
 from ferryman.runtime.life import Life
 from ferryman.runtime.settings import Settings
 
 log = structlog.get_logger(__name__)
-
-SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class Service(Protocol):
@@ -65,7 +60,14 @@ def serve(services: Sequence[Service], settings: Settings, *, stop_at_once: Call
     """Runs the services until one ends or a signal comes; raises what ended one of them in error."""
     stopping, ended = threading.Event(), threading.Event()
     running = [_Running(service, Life(service.name, stopping), ended) for service in services]
-    with _signals(stopping, ended, stop_at_once):
+
+    def asked() -> None:
+        if stopping.is_set():
+            stop_at_once(Exit.INTERRUPTED)
+        stopping.set()
+        ended.set()
+
+    with signals.heard(asked):
         with health.endpoint(settings.health, [each.life for each in running]) as url:
             for each in running:
                 each.start()
@@ -89,21 +91,3 @@ def _drain(
         return Exit.FAILURE
     log.info("stopped")
     return Exit.OK
-
-
-@contextmanager
-def _signals(stopping: threading.Event, ended: threading.Event, stop_at_once: Callable[[int], Any]) -> Iterator[None]:
-    """The first signal asks to stop, the second does not ask."""
-
-    def received(_number: int, _frame: FrameType | None) -> None:
-        if stopping.is_set():
-            stop_at_once(Exit.INTERRUPTED)
-        stopping.set()
-        ended.set()
-
-    before = {number: signal.signal(number, received) for number in SIGNALS}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
