@@ -55,7 +55,7 @@ class Worker:
     tell: Callable[[Sequence[Handled]], None] = lambda _handled: None
     """Of what is committed; returns at once."""
     clock: Callable[[], float] = time.monotonic
-    pace: Pace = field(default_factory=lambda: Pace(_RESTS, clock=stood_in_line))
+    pace: Pace = field(default_factory=lambda: Pace(lambda: _RESTS, clock=stood_in_line))
     paused: bool = False
     _setbacks: Setbacks = field(init=False)
     _size: int = field(init=False)

@@ -19,14 +19,14 @@ from ferryman.relay.model import LANES, Claim, Entry, Walk, Window, walks
 from ferryman.relay.policy import PAUSED, Rejected, Retries, Retry, Unknown
 from ferryman.relay.settling import Settled, settle_exceptions, settle_walks
 from ferryman.relay.store import exceptions, lanes, reading
-from ferryman.runtime.pace import Pace
+from ferryman.runtime.pace import Crowd, Pace
 
 _MOST_BYTES = 32 * 1024 * 1024
 # Of one read: their payloads are not read with them, and what one turn sends must be acknowledged within its deadline.
 _MOST_LARGE = 32
 _LONG_WAY = 10_000
-# Decision 0015: at 6, what comes a thousand times a second waits more than twice as long as at 2, for little.
-_RESTS = 2.0
+# Decision 0015: where there is room, what comes is not to wait; where there is none, portions cost what others need.
+_RESTS, _RESTS_IN_A_CROWD = 2.0, 8.0
 WHOLE_OUTBOX = ""
 
 
@@ -84,7 +84,8 @@ class LaneWorker:
         self._publisher = publisher
         self._cluster = cluster
         self._tenure = tenure or Tenure()
-        self._pace = Pace(_RESTS, self._tenure.pause_seconds)
+        self._crowd = Crowd()
+        self._pace = Pace(self._rests, self._tenure.pause_seconds)
         self._stopping = stopping or threading.Event()
         self._source = source
         self._preferred = random.sample(range(LANES), LANES)
@@ -165,6 +166,9 @@ class LaneWorker:
             self._take(walk, entries, target, more=len(found) == most or len(entries) < len(found))
             counts.append(len(entries))
         return counts
+
+    def _rests(self) -> float:
+        return _RESTS + (_RESTS_IN_A_CROWD - _RESTS) * self._crowd.share()
 
     @staticmethod
     def _take(walk: Walk, entries: Sequence[Entry], target: Window, *, more: bool) -> None:

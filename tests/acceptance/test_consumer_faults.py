@@ -201,7 +201,7 @@ def reset(shop: Shop, offset: int) -> None:
     while True:
         [answer] = admin.alter_consumer_group_offsets([ConsumerGroupTopicPartitions(shop.name, places)]).values()
         try:
-            if not any(place.error for place in answer.result(10).topic_partitions):
+            if not any(place.error for place in answer.result(30).topic_partitions):
                 return
         except KafkaException:
             assert time.monotonic() < deadline
@@ -219,7 +219,7 @@ def test_a_consumer_whose_offsets_are_gone_stops_and_says_so_instead_of_skipping
     reset(shop, 1)
     admin = AdminClient({"bootstrap.servers": shop.kafka})
     for answer in admin.delete_records([TopicPartition(shop.topic, n, -1) for n in range(shop.partitions)]).values():
-        answer.result(10)
+        answer.result(30)
     stopped = shop.start(FERRYMAN_CONSUMER__INSTANCE_ID="")
     assert stopped.wait(30) == 1
     assert "is not there any more" in stopped.stderr

@@ -193,7 +193,7 @@ def test_a_compacted_topic_is_refused(owner: Owner, topic: str, ferryman_kafka: 
     create_topics(admin, [NewTopic(topic, 6, 1)], 10)
     entry = ConfigEntry("cleanup.policy", "compact,delete", incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
-    admin.incremental_alter_configs([resource])[resource].result(10)
+    admin.incremental_alter_configs([resource])[resource].result(30)
     said = owner.run("topics apply --yes", exit_code=5).stdout
     assert "a late duplicate would overwrite a newer value" in said
 

@@ -75,7 +75,7 @@ def begin_anew(kafka: str, group: str, topics: list[str]) -> None:
     def done() -> bool:
         [answer] = admin.alter_consumer_group_offsets([ConsumerGroupTopicPartitions(group, places)]).values()
         try:
-            return not any(place.error for place in answer.result(10).topic_partitions)
+            return not any(place.error for place in answer.result(30).topic_partitions)
         except KafkaException:
             return False
 

@@ -56,7 +56,7 @@ class GuardedKafka(LocalKafka):
         ]  # fmt: skip
         admin = AdminClient({"bootstrap.servers": self.url})
         for future in admin.create_acls(wanted).values():
-            future.result(10)
+            future.result(30)
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +114,7 @@ def test_a_topic_that_may_not_be_written_to_waits_until_it_is_granted_while_othe
     relay.until(lambda: metric(relay, "ferryman_relay_parked_entries") == 200, "the gauge of what waits")
     assert readyz(relay) == "ready"
     guarded.grant(closed, AclOperation.WRITE, AclOperation.DESCRIBE)
-    crossing.await_statuses({"PUBLISHED": 200}, closed, seconds=12)
+    crossing.await_statuses({"PUBLISHED": 200}, closed, seconds=30)
     crossing.append(closed, keys)
     crossing.await_statuses({"PUBLISHED": 300}, closed)
     crossing.assert_arrived(closed, 300)
@@ -169,7 +169,7 @@ def test_a_missing_topic_is_waited_for_by_a_running_relay(
     assert stays(lambda: readyz(relay) == "ready" and crossing.most_attempts() == 0, 1)
     create(ferryman_kafka, missing)
     crossing.append(missing, keys)
-    crossing.await_statuses({"PUBLISHED": 600}, missing, seconds=10)
+    crossing.await_statuses({"PUBLISHED": 600}, missing, seconds=30)
     crossing.assert_arrived(missing, 600)
     relay.until(lambda: metric(relay, "ferryman_relay_breaker_open") == 0, "a closed breaker")
 

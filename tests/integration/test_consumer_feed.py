@@ -123,7 +123,7 @@ def test_a_group_that_begins_at_the_end_stops_when_its_offsets_are_gone(
         poll_until(lambda: _owned(ferryman_db) == 3, "partitions")
     admin = AdminClient({"bootstrap.servers": ferryman_kafka})
     [deleted] = admin.delete_consumer_groups([group.consumer.name]).values()
-    deleted.result(10)
+    deleted.result(30)
     group.send(3)
     with pytest.raises(OffsetsGone, match="to begin at the end would skip what came since"):
         ConsumerService(group.consumer, group.settings).run(Life(group.consumer.name))
@@ -143,7 +143,7 @@ def test_what_was_made_while_a_member_with_a_name_was_away_gets_an_owner(
         poll_until(lambda: _verdicts(ferryman_db) == 1, "a verdict")
     admin = AdminClient({"bootstrap.servers": ferryman_kafka})
     [made] = admin.create_partitions([NewPartitions(group.topic, 5)]).values()
-    made.result(10)
+    made.result(30)
     poll_until(lambda: len(admin.list_topics(group.topic).topics[group.topic].partitions) == 5, "partitions")
     group.send(2, partition=4)
     division = Division(group.consumer.name, [group.topic], group.settings.kafka)

@@ -42,7 +42,7 @@ def configure(kafka: str, topic: str, name: str, value: str) -> None:
     change = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[change])
     admin = AdminClient({"bootstrap.servers": kafka})
-    admin.incremental_alter_configs([resource])[resource].result(10)
+    admin.incremental_alter_configs([resource])[resource].result(30)
 
 
 real = pytest.mark.real_kafka
@@ -110,7 +110,7 @@ def test_a_missing_topic_waits_while_others_flow_and_comes_out_once_it_is_there(
         crossing.await_statuses({"PUBLISHED": 400}, there)
         assert crossing.most_attempts() == 0
         create(crossing.kafka, missing, partitions=3)
-        crossing.await_statuses({"PUBLISHED": 400}, missing, seconds=10)
+        crossing.await_statuses({"PUBLISHED": 400}, missing, seconds=30)
         crossing.append(missing, keys)
         crossing.await_statuses({"PUBLISHED": 600}, missing)
     crossing.assert_arrived(missing, 600)
@@ -126,7 +126,7 @@ def test_a_topic_that_is_deleted_while_it_is_published_to_waits_until_it_is_ther
         crossing.append(gone, ["a", "b"])
         crossing.await_statuses({"PUBLISHED": 2})
         admin = AdminClient({"bootstrap.servers": crossing.kafka})
-        admin.delete_topics([gone])[gone].result(10)
+        admin.delete_topics([gone])[gone].result(30)
         crossing.append(gone, ["a", "b"] * 50)
         crossing.await_statuses({"PARKED": 100, "PUBLISHED": 2}, gone)
         crossing.append(well, ["a", "b"] * 50)
@@ -274,7 +274,7 @@ def test_an_error_of_one_request_costs_no_entry_its_order_or_an_attempt(
     by_mock.append(topic, [f"k{n % 30}" for n in range(900)])
     mock.fail([RETRIABLE[name]])
     with by_mock.relaying():
-        by_mock.await_statuses({"PUBLISHED": 900}, seconds=15)
+        by_mock.await_statuses({"PUBLISHED": 900}, seconds=30)
         assert by_mock.most_attempts() == 0
         poll_until(lambda: not by_mock.query("SELECT FROM ferryman.outbox_parked_topic"), "end of its parking")
     by_mock.assert_arrived(topic, 900, doubles=True)

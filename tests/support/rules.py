@@ -70,10 +70,12 @@ def pytest_runtest_makereport(
 
 
 def _slow_seconds(config: pytest.Config) -> float:
-    """More on a machine that has more to do than it has cores: the rule is about the test, not about its neighbours."""
+    """Twice, since machines stand still for seconds, and more on one that has more to do than it has cores: the rule is
+    about the test, not about its neighbours.
+    """
     limit = float(config.getini("slow_seconds"))
     busy = os.getloadavg()[0] / (os.cpu_count() or 1)
-    return limit if limit < SLOW_SECONDS else limit * max(1.0, busy)
+    return limit if limit < SLOW_SECONDS else limit * max(2.0, busy)
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:

@@ -166,7 +166,7 @@ def test_behind_a_portion_that_took_all_there_was_it_gathers() -> None:
     one = worker([], {}, batch=4)
     one.buffers.own({records[0].place})
     one.buffers.add(records)
-    one.clock, one.pace = Clock(0.001), Pace(3, clock=Clock(0.001))
+    one.clock, one.pace = Clock(0.001), Pace(lambda: 3, clock=Clock(0.001))
     for _ in range(3):
         one.turn(NOTHING, NOTHING)
     assert cast(Any, one.feed).gathered == [0, 0, pytest.approx(0.002)]

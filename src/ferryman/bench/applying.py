@@ -11,6 +11,7 @@ import psycopg
 
 from ferryman import Consumer, Outcome, Received, use_schemas
 from ferryman.consumer.service import ConsumerService
+from ferryman.runtime import logs
 from ferryman.runtime.garbage import collect_less
 from ferryman.runtime.life import Life
 from ferryman.runtime.settings import Settings
@@ -47,6 +48,7 @@ def run(wanted: dict[str, Any]) -> dict[str, Any]:
     settings = Settings.model_validate(
         {"database_url": wanted["database_url"], "kafka": wanted["kafka"], "payments": {"events": wanted["events"]}}
     )
+    logs.configure(settings.log)  # to standard error: standard output is for the outcome
     use_schemas()
     _, sagas = payments(settings)
     watch = Watch(wanted)

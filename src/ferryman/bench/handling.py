@@ -12,6 +12,7 @@ import psycopg
 from ferryman import Consumer, Outcome, Received, use_schemas
 from ferryman.consumer import metrics
 from ferryman.consumer.service import ConsumerService
+from ferryman.runtime import logs
 from ferryman.runtime.garbage import collect_less
 from ferryman.runtime.life import Life
 from ferryman.runtime.settings import Settings
@@ -74,6 +75,7 @@ def consumer(name: str, topic: str, watch: Watch) -> Consumer:
 
 def run(wanted: dict[str, Any]) -> dict[str, Any]:
     settings = Settings.model_validate({"database_url": wanted["database_url"], "kafka": wanted["kafka"]})
+    logs.configure(settings.log)  # to standard error: standard output is for the outcome
     use_schemas()
     life = Life("wallet")
     watch = Watch(life, wanted["messages"], wanted["delays"])

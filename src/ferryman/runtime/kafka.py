@@ -11,12 +11,16 @@ from ferryman.runtime.redaction import redact
 from ferryman.runtime.settings import Kafka
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from confluent_kafka import KafkaError, KafkaException
     from confluent_kafka.admin import AdminClient, NewTopic
 
 log = logging.getLogger(__name__)
 
 _LOOK_AGAIN_SECONDS = 0.02
+_FENCED = "currently fenced"
+"""A broker that was not heard of for a while, and will be again: nothing is placed on it until then."""
 
 
 def client_config(kafka: Kafka, process: str, **ours: Any) -> dict[str, Any]:
@@ -49,19 +53,33 @@ def create_topics(client: "AdminClient", topics: "Sequence[NewTopic]", seconds: 
 
     What is there already is left as it is. Raises the library's error for the first that could not be made.
     """
-    from confluent_kafka import KafkaError, KafkaException
+    from confluent_kafka import KafkaException
 
-    asked = client.create_topics(list(topics)) if topics else {}
-    for answer in asked.values():
-        try:
-            answer.result(2 * seconds)
-        except KafkaException as error:
-            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                raise
+    left, until = {each.topic: each for each in topics}, time.monotonic() + seconds
+    while left:
+        asked = client.create_topics(list(left.values()))
+        refused = {name: error for name, answer in asked.items() if (error := _refusal(answer, 2 * seconds))}
+        for error in refused.values():
+            if _FENCED not in error.str() or time.monotonic() > until:
+                raise KafkaException(error)
+        left = {name: left[name] for name in refused}
+        time.sleep(_LOOK_AGAIN_SECONDS if left else 0)
     until = time.monotonic() + seconds
-    for name in asked:
+    for name in (each.topic for each in topics):
         while client.list_topics(topic=name, timeout=seconds).topics[name].error and time.monotonic() < until:
             time.sleep(_LOOK_AGAIN_SECONDS)
+
+
+def _refusal(answer: "Future[None]", seconds: float) -> "KafkaError | None":
+    """Why a topic is not there; none where it was before."""
+    from confluent_kafka import KafkaError, KafkaException
+
+    try:
+        answer.result(seconds)
+    except KafkaException as error:
+        refused: KafkaError = error.args[0]
+        return None if refused.code() == KafkaError.TOPIC_ALREADY_EXISTS else refused
+    return None
 
 
 class Hearing:
