@@ -20,7 +20,7 @@ from ferryman.schemas import active
 from ferryman.services.payments import telling
 from ferryman.services.payments.rules import Rules
 from ferryman.services.payments.store import Request
-from ferryman.services.wallet.consumer import wallet
+from ferryman.services.wallet.consumer import consumer, entry_id, wallet
 from ferryman.services.wallet.literal import consumer as silent
 from ferryman.testing import house
 from support.crossing_payments import COMMANDS, RESULTS, Crossing
@@ -72,6 +72,22 @@ def test_a_payment_that_succeeded_is_told_from_its_request_to_its_end(crossing: 
     ]
     assert (story.ending.now, story.ending.next) == ("SUCCEEDED", None)
     assert "gave 500 EUR, and held 400 then" in story.ending.why
+
+
+def test_what_the_wallet_tells_everyone_is_told_too_and_is_found_by_its_id(crossing: Crossing) -> None:
+    crossing.books.consumer = consumer(events=True)
+    payment = crossing.request()
+    crossing.publish(crossing.desk.db)
+    crossing.taken()
+    assert "wallet not published yet wallet.balance-changed" in told(crossing.story(payment))
+    crossing.publish(crossing.books.db)
+    crossing.applied()
+    story = crossing.story(payment)
+    [said, published] = [each for each in story.events if each.detail.get("type") == "wallet.balance-changed"]
+    assert (said.where, said.what, published.what) == ("wallet", "appended", "published")
+    assert published.detail["topic"] == "wallet.events"
+    assert (story.ending.now, story.ending.next) == ("SUCCEEDED", None)
+    assert payment_of(crossing.desks, entry_id(payment.uuid, "deduct", "DEDUCT"), 1)[0] == payment.uuid
 
 
 def test_a_wallet_that_holds_too_little_says_so_and_the_payment_has_failed(crossing: Crossing) -> None:

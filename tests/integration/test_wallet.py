@@ -13,7 +13,11 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from ferryman import Transient, use_schemas
+from ferryman.runtime.settings import Settings
+from ferryman.runtime.settings_payments import Wallet
 from ferryman.schemas import active
+from ferryman.services.wallet.consumer import consumer, entry_id, handle, handle_and_tell, wallet_of
+from ferryman.services.wallet.rules import Kind
 from support.walleting import Books, Database, asked, transact
 
 
@@ -42,6 +46,33 @@ def test_a_deduction_is_taken_booked_and_reported_to_its_payment(books: Books) -
     assert entries == [("payments", 500), ("wallet", -500)]
     assert books.balance(of) == 400
     books.balance_out()
+
+
+def test_everyone_is_told_once_how_a_balance_changed_where_that_is_wanted(books: Books) -> None:
+    """With an id that follows from the operation, by who was first to ask; what changed nothing is not told."""
+    books.consumer = consumer(events=True)
+    of, request = books.open(900), uuid4()
+    first = asked("DEDUCT", of, request, amount=500)
+    answers = books.handle(
+        first, asked("DEDUCT", of, request, amount=500, attempt=2), asked("DEDUCT", of, uuid4(), amount=401),
+        asked("CANCEL", of, request), asked("CANCEL", of, uuid4()),
+    )  # fmt: skip
+    told = [each for each in answers if each["type"] == "wallet.balance-changed"]
+    assert [(each["change"], each["balance"]) for each in told] == [(-500, 400), (500, 900)]
+    kinds: tuple[Kind, ...] = ("DEDUCT", "CANCEL")
+    for each, kind in zip(told, kinds, strict=True):
+        assert (each["topic"], each["key"], each["wallet_id"]) == ("wallet.events", str(of), of)
+        assert each["id"] == each["entry_id"] == entry_id(request, "deduct", kind)
+    assert len(answers) == 5 + len(told)
+    again = books.handle(first, asked("DEDUCT", of, request, amount=500, attempt=3))
+    assert [each["type"] for each in again] == ["wallet.succeeded", "wallet.balance-changed", "wallet.succeeded"]
+    assert again[1] == told[0]
+    books.balance_out()
+
+
+def test_the_settings_say_whether_balances_are_told() -> None:
+    for events, wanted in ((False, handle), (True, handle_and_tell)):
+        assert wallet_of(Settings(wallet=Wallet(events=events))).handlers["wallet.cancel"] is wanted
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 from ferryman import Message, use_schemas
 from ferryman.schemas import active
-from ferryman.services.wallet.consumer import wallet
+from ferryman.services.wallet.consumer import consumer
 from ferryman.testing import prove
 
 Database = psycopg.Connection[tuple[Any, ...]]
@@ -22,7 +22,8 @@ def db(ferryman_db: Database) -> Iterator[Database]:
     active.forget()
 
 
-def test_money_moves_once_wherever_the_wallet_dies(db: Database) -> None:
+@pytest.mark.parametrize("events", [False, True], ids=["alone", "telling everyone"])
+def test_money_moves_once_wherever_the_wallet_dies(db: Database, *, events: bool) -> None:
     """N5: a payment, and a cancel that comes before what it cancels."""
     of, first, second = uuid4(), uuid4(), uuid4()
     db.execute("SELECT wallet.open(%s, 'EUR', 900)", (of,))
@@ -37,7 +38,7 @@ def test_money_moves_once_wherever_the_wallet_dies(db: Database) -> None:
 
     money = {"amount": 500, "currency": "EUR"}
     runs = prove(
-        wallet, asks("deduct", first, **money), asks("cancel", second), asks("deduct", second, **money), db=db,
-        invariant=holds, repeatable=False,
+        consumer(events=events), asks("deduct", first, **money), asks("cancel", second),
+        asks("deduct", second, **money), db=db, invariant=holds, repeatable=False,
     )  # fmt: skip
     assert len(runs) > 30

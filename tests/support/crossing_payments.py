@@ -23,7 +23,6 @@ from ferryman.relay.record import headers
 from ferryman.runtime.settings import Database as Limits
 from ferryman.services.payments.rules import message_id
 from ferryman.services.payments.store import Request
-from ferryman.services.wallet.consumer import wallet
 from support.paying import Desk, succeeded
 from support.relay import Failing, lane_worker
 from support.walleting import Books, Database, asked, transact
@@ -63,7 +62,7 @@ class Crossing:
 
     def taken(self) -> Tally:
         """By the wallet."""
-        return self.handled(self.books.db, wallet, COMMANDS)
+        return self.handled(self.books.db, self.books.consumer, COMMANDS)
 
     def applied(self) -> Tally:
         """By the orchestrator."""

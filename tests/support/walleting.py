@@ -7,7 +7,7 @@ from uuid import UUID, uuid4
 
 import psycopg
 
-from ferryman import Received
+from ferryman import Consumer, Received
 from ferryman.consumer.decoding import hash_of
 from ferryman.consumer.face import Plain
 from ferryman.consumer.model import Record
@@ -38,6 +38,7 @@ class Books:
     db: Database
     codecs: Codecs
     opened: list[UUID] = field(default_factory=list)
+    consumer: Consumer = wallet
 
     def open(self, balance: int, currency: str = "EUR") -> UUID:
         identity = uuid4()
@@ -48,7 +49,7 @@ class Books:
     def handle(self, *messages: Received) -> list[dict[str, Any]]:
         """One batch in one transaction; what was appended of it, decoded, in order."""
         before = self.one("SELECT coalesce(max(position), 0) FROM ferryman.outbox")
-        transact(self.db, messages)
+        transact(self.db, messages, self.consumer)
         rows = self.db.execute(
             "SELECT id, key, topic, type, payload FROM ferryman.outbox WHERE position > %s ORDER BY position", (before,)
         ).fetchall()
@@ -85,5 +86,5 @@ class Books:
         assert lopsided.fetchall() == []
 
 
-def transact(db: Database, messages: Sequence[Received]) -> Tally:
-    return BatchTransaction(wallet, db, Plain(db), messages).run()
+def transact(db: Database, messages: Sequence[Received], consumer: Consumer = wallet) -> Tally:
+    return BatchTransaction(consumer, db, Plain(db), messages).run()

@@ -100,7 +100,7 @@ def services(names: Sequence[str], found: Settings) -> list[Service]:
 # Ours, by their names; anyone else's is module:object.
 _SERVICES = {
     "relay": "ferryman.relay.service:services",
-    "wallet": "ferryman.services.wallet.consumer:wallet",
+    "wallet": "ferryman.services.wallet.consumer:wallet_of",
     "wallet-literal": "ferryman.services.wallet.literal:wallet",
     "payments": "ferryman.services.payments.service:payments",
     "api": "ferryman.console.service:api",

@@ -7,16 +7,20 @@ from uuid import UUID
 from ferryman.runtime.settings import Settings
 from ferryman.runtime.uuids import derived
 from ferryman.services.payments.literal import OUTBOX
+from ferryman.services.payments.rules import DEDUCT as STEP
 from ferryman.services.payments.rules import message_id
+from ferryman.services.wallet.consumer import entry_id
+from ferryman.services.wallet.rules import Kind
 
 DEDUCT = "wallet.deduct"
-KINDS = {DEDUCT: "DEDUCT", "wallet.cancel": "CANCEL", "wallet.refund": "REFUND"}
+KINDS: Mapping[str, Kind] = {DEDUCT: "DEDUCT", "wallet.cancel": "CANCEL", "wallet.refund": "REFUND"}
 """Of each command for the wallet, the operation that it names in the ledger."""
 
 COMMANDS = tuple(KINDS)
 FULFILMENTS = ("fulfilment.request", "fulfilment.cancel")
 EVENTS = ("payment.requested", "payment.succeeded", "payment.failed")
 RESULTS = ("wallet.succeeded", "wallet.failed")
+BALANCE = "wallet.balance-changed"
 LITERAL_LIMIT = int(OUTBOX["retry"]["limit"])
 ANSWER = "wallet/0"
 """How the id of the wallet's result follows from its command's: a consumer's name, and the first that it reports."""
@@ -41,6 +45,11 @@ def messages_of(payment: UUID, attempt: int = 1, types: Iterable[str] = COMMANDS
     said = [Said(kind, each) for kind in kinds for each in attempts]
     literal = {payment: Said(DEDUCT, 1)} if DEDUCT in kinds else {}
     return literal | {message_id(payment, *each): each for each in [*said, *(Said(kind, 1) for kind in EVENTS)]}
+
+
+def balances_of(payment: UUID) -> frozenset[UUID]:
+    """The ids of what the wallet tells everyone of it."""
+    return frozenset(entry_id(payment, STEP, kind) for kind in KINDS.values())
 
 
 def results_of(commands: Mapping[UUID, Said]) -> dict[UUID, UUID]:

@@ -9,7 +9,7 @@ from ferryman.runtime.redaction import redact_value
 from ferryman.runtime.setting import Port, Seconds, Section, setting
 from ferryman.runtime.settings_api import Api
 from ferryman.runtime.settings_outbox import Outbox
-from ferryman.runtime.settings_payments import Payments
+from ferryman.runtime.settings_payments import Payments, Wallet
 from ferryman.runtime.settings_relay import Relay
 
 
@@ -174,6 +174,7 @@ class Settings(Section):
     outbox: dict[str, Outbox] = setting({}, "Tables that are outboxes already, by a name of yours.")
     consumer: Consumer = setting(Consumer, "How consumers take messages from Kafka and handle them, each once.")
     payments: Payments = setting(Payments, "How `ferryman run payments` has payments done.")
+    wallet: Wallet = setting(Wallet, "How `ferryman run wallet` tells of what it does.")
     api: Api = setting(Api, "How `ferryman run api` answers over HTTP.")
     schemas: Schemas = setting(Schemas, "The catalogue of topics and types.")
     registry: Registry = setting(Registry, "How the schema registry is asked.")

@@ -1,4 +1,4 @@
-"""The settings under [payments]."""
+"""The settings under [payments] and [wallet]."""
 
 from typing import Literal
 
@@ -40,4 +40,13 @@ class Payments(Section):
     internal_token: SecretStr | None = setting(
         None, "What the wallet proves itself with there: a bearer token.",
         danger="whoever has it says which payments succeeded",
+    )  # fmt: skip
+
+
+class Wallet(Section):
+    """How `ferryman run wallet` tells of what it does."""
+
+    events: bool = setting(
+        False, "Whether everyone is told on `wallet.events` how balances change: one more entry for each change.",
+        danger="without, that topic stays silent",
     )  # fmt: skip

@@ -19,7 +19,7 @@ from ferryman.evidence.audit.model import (
 from ferryman.evidence.messages import KINDS
 
 SUCCEEDED, FAILED, PENDING = "SUCCEEDED", "FAILED", "PENDING"
-COMMANDS = {operation: command for command, operation in KINDS.items()}
+COMMANDS: Mapping[str, str] = {operation: command for command, operation in KINDS.items()}
 """By what each kind of operation is asked for."""
 
 RECEIPTS_GONE = "receipts of the wallet that are past their retention"

@@ -109,6 +109,14 @@ class _Telling:
             after = self._handled(receipt, said, detail, after)
         result = receipt.results[0] if receipt and receipt.results else result_of(identity)
         self._result(result, KINDS[said.type], after)
+        for each in receipt.results[1:] if receipt else ():
+            self._told(each, after)
+
+    def _told(self, identity: UUID, after: Moment) -> None:
+        """Beside its result, to everyone."""
+        if (ours := self.known.wallet) and (entry := ours.entry(identity)):
+            detail = {"type": entry.type, "id": str(identity)}
+            self._published(detail, ours, None, self._appended(Event(None, WALLET, "appended", detail), ours, after))
 
     def _result(self, identity: UUID, answers: str, after: Moment) -> None:
         ours, theirs = self.known.wallet, self.known.orchestrator

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from typing import TypeVar
 from uuid import UUID
 
@@ -12,6 +13,7 @@ from ferryman.consumer.store import standing
 from ferryman.evidence import store as shared
 from ferryman.evidence.messages import (
     ASKED,
+    BALANCE,
     COMMANDS,
     DEDUCT,
     EVENTS,
@@ -19,6 +21,7 @@ from ferryman.evidence.messages import (
     KINDS,
     RESULTS,
     Said,
+    balances_of,
     messages_of,
     results_of,
 )  # fmt: skip
@@ -145,7 +148,7 @@ def _results(known: Known, answers: Collection[UUID], took: Took, applied: Took)
     """Each is appended in the transaction of its command's receipt."""
     moments = [each.received_at for each in took[0] or applied[0]]
     must = frozenset(each for receipt in took[0] for each in receipt.results)
-    return Wanted(answers, str(known.id), RESULTS, moments, must)
+    return Wanted(answers, str(known.id), (*RESULTS, BALANCE), moments, must)
 
 
 def _side(desk: Desk, consumer: str, took: Took, wanted: Wanted) -> Side:
@@ -232,17 +235,18 @@ def _by_stray(desk: Desk, identity: UUID) -> UUID | None:
 
 
 def _by_key(desks: Desks, identity: UUID, kind: str, key: str, at: datetime) -> UUID | None:
-    """Its key is the payment, or for a command of the wallet's one of its payments has such a message."""
+    """Its key is the payment, or for what has a wallet's as its key one of its payments has such a message."""
     named = _uuid(key)
     if named is None:
         return None
-    if kind not in KINDS:
+    if kind not in (*KINDS, BALANCE):
         return named if kind in (*EVENTS, *FULFILMENTS, *RESULTS) else None
     if desks.orchestrator is None:
         return None
     with desks.orchestrator.reading() as db:
         candidates = store.payments_of_wallet(db, named, at, 10_000)
-    return next((each for each in candidates if identity in messages_of(each, types=[kind])), None)
+    known = balances_of if kind == BALANCE else partial(messages_of, types=[kind])
+    return next((each for each in candidates if identity in known(each)), None)
 
 
 def _uuid(text: str) -> UUID | None:

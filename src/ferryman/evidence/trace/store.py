@@ -133,7 +133,7 @@ def reported(row: Mapping[str, Any]) -> list[Any]:
 
 
 def positions_between(db: Connection, wanted: Mapping[str, Any], after: int, upto: int) -> list[int]:
-    """Of messages with these `ids`, or of these `types` with this `key`."""
+    """Of messages of these `types`: with one of these `ids`, or with this `key`."""
     rows = db.execute(_POSITIONS, {**wanted, "after": after, "upto": upto}).fetchall()
     return [row[0] for row in rows]
 
