@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from ferryman.testing import java, kafka
 from ferryman.testing.ladder import NotHere
@@ -16,6 +17,10 @@ from support.launch import Launcher
 SLOW_SECONDS = 10
 TIERS = ("unit", "architecture", "contract", "integration", "acceptance")
 _LAUNCHERS = pytest.StashKey[list[Launcher]]()
+
+# A machine may be slow, and a neighbour may make it so: how long an example takes says nothing.
+settings.register_profile("ferryman", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("ferryman")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
