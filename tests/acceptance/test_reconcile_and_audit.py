@@ -1,22 +1,13 @@
 """`ferryman reconcile payments` and `ferryman audit`, as a person and a script run them."""
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from ferryman.schemas import active
-from support.houses import Town, damage, two_databases
+from support.houses import Town, damage
 from support.launch import Launcher
 from support.paying import failed
-
-
-@pytest.fixture
-def town(ferryman_postgres: str, ferryman_database_url: str) -> Iterator[Town]:
-    with two_databases(ferryman_postgres, ferryman_database_url) as made:
-        yield made
-    active.forget()
 
 
 class Commands:

@@ -2,7 +2,6 @@
 
 import threading
 import time
-from collections.abc import Iterator
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -14,20 +13,12 @@ from ferryman.evidence.audit.walk import begin
 from ferryman.evidence.databases import Databases
 from ferryman.evidence.reconcile import repair
 from ferryman.runtime.uuids import derived
-from ferryman.schemas import active
 from ferryman.services.payments.rules import message_id
 from ferryman.services.payments.store import Request
 from support.auditing import audited, over, whats
-from support.houses import ACT, Town, damage, two_databases
+from support.houses import ACT, Town, damage
 from support.paying import Desk, failed
 from support.walleting import asked, transact
-
-
-@pytest.fixture
-def town(ferryman_postgres: str, ferryman_database_url: str) -> Iterator[Town]:
-    with two_databases(ferryman_postgres, ferryman_database_url) as made:
-        yield made
-    active.forget()
 
 
 def one_of_each(town: Town) -> dict[str, Request]:

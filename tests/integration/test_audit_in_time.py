@@ -1,30 +1,19 @@
 """What is on its way is never called wrong, and what has had its time must have gone on."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from uuid import uuid4
-
-import pytest
 
 from ferryman.consumer.face import Plain
 from ferryman.consumer.transaction import BatchTransaction
 from ferryman.evidence.audit import policy
-from ferryman.schemas import active
 from ferryman.services.payments.rules import message_id
 from ferryman.services.payments.store import Request
 from ferryman.services.payments.telling import Told, tell
 from ferryman.services.wallet.literal import consumer as silent
 from support.auditing import audited, over, whats
-from support.houses import Town, damage, two_databases
+from support.houses import Town, damage
 from support.paying import failed
 from support.walleting import asked
-
-
-@pytest.fixture
-def town(ferryman_postgres: str, ferryman_database_url: str) -> Iterator[Town]:
-    with two_databases(ferryman_postgres, ferryman_database_url) as made:
-        yield made
-    active.forget()
 
 
 def test_a_result_that_was_reported_and_never_came_is_missed_once_the_orchestrator_hears_others(town: Town) -> None:

@@ -1,25 +1,15 @@
 """What has FAILED and was taken all the same: found by what the ledger keeps, and given back."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from ferryman.evidence.reconcile import repair
 from ferryman.evidence.reconcile.model import Cause, Repair
-from ferryman.schemas import active
 from ferryman.services.payments.rules import message_id
 from ferryman.services.payments.store import Request
 from support.auditing import audited
-from support.houses import ACT, Town, damage, two_databases
+from support.houses import ACT, Town, damage
 from support.paying import failed, succeeded
 from support.walleting import asked, transact
-
-
-@pytest.fixture
-def town(ferryman_postgres: str, ferryman_database_url: str) -> Iterator[Town]:
-    with two_databases(ferryman_postgres, ferryman_database_url) as made:
-        yield made
-    active.forget()
 
 
 def taken(town: Town) -> Request:

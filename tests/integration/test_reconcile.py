@@ -2,7 +2,6 @@
 
 import time
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 import psycopg
@@ -14,22 +13,14 @@ from ferryman.evidence.reconcile.kafka import lags
 from ferryman.evidence.reconcile.model import Cause, Lag, Repair
 from ferryman.runtime.errors import FerrymanError
 from ferryman.runtime.settings import Kafka
-from ferryman.schemas import active
 from ferryman.services.payments import requests
 from ferryman.services.payments.rules import message_id
 from ferryman.services.payments.store import Request
-from support.houses import ACT, Town, two_databases
+from support.houses import ACT, Town
 from support.paying import failed, succeeded
 from support.published import poll_until
 from support.topics import create
 from support.walleting import transact
-
-
-@pytest.fixture
-def town(ferryman_postgres: str, ferryman_database_url: str) -> Iterator[Town]:
-    with two_databases(ferryman_postgres, ferryman_database_url) as made:
-        yield made
-    active.forget()
 
 
 def done(town: Town, payment: Request) -> str:

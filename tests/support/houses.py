@@ -22,6 +22,7 @@ from ferryman.evidence.reconcile.repair import Repaired
 from ferryman.evidence.reconcile.walk import House
 from ferryman.runtime.desk import Act
 from ferryman.runtime.settings import Settings
+from ferryman.schemas import active
 from ferryman.schemas.codec import Codecs
 from ferryman.services.payments.rules import Rules
 from ferryman.services.payments.store import Request
@@ -205,4 +206,5 @@ def two_databases(server: str, orchestrator: str) -> Iterator[Town]:
     ):
         rules = Rules(answer_seconds=settings.payments.answer_seconds)
         yield Town(Desk(ours, codecs, rules), Books(theirs, codecs), settings, codecs, (payments, wallet))
+    active.forget()
     real.drop_database(server, name)
