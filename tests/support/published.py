@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Self
 from uuid import uuid4
 
 import psycopg
-from confluent_kafka import Consumer, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
@@ -112,7 +112,7 @@ def read_topic(kafka: str, topic: str) -> list[Record]:
     records: list[Record] = []
     try:
         partitions = [TopicPartition(topic, n, 0) for n in consumer.list_topics(topic, 10).topics[topic].partitions]
-        ends = {each.partition: consumer.get_watermark_offsets(each, 10)[1] for each in partitions}
+        ends = {each.partition: _end(consumer, each) for each in partitions}
         consumer.assign(partitions)
         until = time.monotonic() + 20
         while any(max(each.offset, 0) < ends[each.partition] for each in consumer.position(partitions)):
@@ -121,6 +121,20 @@ def read_topic(kafka: str, topic: str) -> list[Record]:
     finally:
         consumer.close()
     return sorted(records)
+
+
+def _end(consumer: Consumer, place: TopicPartition) -> int:
+    """Also while the client learns of the partition: it does not wait for that."""
+    until = time.monotonic() + 10
+    while True:
+        try:
+            end: int = consumer.get_watermark_offsets(place, 10)[1]
+        except KafkaException as error:
+            if error.args[0].name() != "_UNKNOWN_PARTITION" or time.monotonic() > until:
+                raise
+        else:
+            return end
+        time.sleep(0.05)
 
 
 def _record(message: Message) -> Record:
