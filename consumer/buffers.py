@@ -18,6 +18,8 @@ class Buffer:
     position: int | None = None
     """The offset behind the last that is handled."""
     waiting: deque[Record] = field(default_factory=deque)
+    sizes: deque[int] = field(default_factory=deque)
+    """Of each that waits."""
     bytes: int = 0
     held_until: float = 0.0
     ends: list[int] = field(default_factory=list)
@@ -43,7 +45,8 @@ class Buffer:
         if self.position is None:
             self.position = record.offset
         self.waiting.append(record)
-        self.bytes += size(record)
+        self.sizes.append(size(record))
+        self.bytes += self.sizes[-1]
 
     @property
     def suspicious(self) -> bool:
@@ -78,7 +81,7 @@ class Buffer:
         """It must stand in front: what was passed over would never be handled."""
         if self.waiting.popleft() is not record:
             raise AssertionError(f"{record} was handled before what stands in front of it")
-        self.bytes -= size(record)
+        self.bytes -= self.sizes.popleft()
         self.position = record.offset + 1
         self.watched = max(0, self.watched - 1)
         front = self.waiting[0].offset if self.waiting else self.position

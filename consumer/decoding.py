@@ -29,18 +29,17 @@ def identity(record: Record) -> UUID:
 
     A record without either is known by where it stands: it is then a duplicate of nothing but itself.
     """
-    known = dict(record.headers)
-    given = (known.get(headers.ID) or b"").decode("utf-8", "replace")
+    given = (record.header(headers.ID) or b"").decode("utf-8", "replace")
     try:
         return parsed(given)
     except ValueError:
-        source = (known.get(headers.SOURCE) or b"").decode("utf-8", "replace")
+        source = (record.header(headers.SOURCE) or b"").decode("utf-8", "replace")
         return derived(_OURS, f"{source}\n{given}" if given else f"{record.topic}/{record.partition}/{record.offset}")
 
 
 def type_of(record: Record) -> str:
     """`ce_type`, empty where there is none or it is no text."""
-    return _text(dict(record.headers).get(headers.TYPE)) or ""
+    return _text(record.header(headers.TYPE)) or ""
 
 
 def poison_of(record: Record, code: str, why: str) -> Poison:
@@ -79,7 +78,7 @@ def _data(record: Record, kind: str, value: bytes) -> Any:
 
 
 def _content_type(record: Record) -> str:
-    said = dict(record.headers).get(headers.CONTENT_TYPE) or b""
+    said = record.header(headers.CONTENT_TYPE) or b""
     return said.decode("utf-8", "replace").partition(";")[0].strip().lower()
 
 

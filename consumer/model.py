@@ -27,6 +27,13 @@ class Record(NamedTuple):
     def place(self) -> Partition:
         return self.topic, self.partition
 
+    def header(self, name: str) -> bytes | None:
+        """The last of this name."""
+        for known, value in reversed(self.headers):
+            if known == name:
+                return value
+        return None
+
     def __str__(self) -> str:
         return f"{self.topic}[{self.partition}] at offset {self.offset}"
 
@@ -52,7 +59,7 @@ class Received:
 
     @property
     def traceparent(self) -> str | None:
-        value = dict(self.record.headers).get("traceparent")
+        value = self.record.header("traceparent")
         return None if value is None else value.decode("utf-8", "replace")
 
     def __str__(self) -> str:

@@ -7,6 +7,7 @@ from uuid import UUID
 import psycopg
 
 from ferryman.consumer.model import Received, Record
+from ferryman.runtime.columns import Payloads, Texts, Uuids
 
 Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
 
@@ -127,7 +128,7 @@ DEFAULT_LIMITS = Limits()
 
 def find(connection: Connection, consumer: str, ids: Sequence[UUID], limits: Limits) -> tuple[str, dict[UUID, Known]]:
     """The number of the transaction, and what is known of these messages."""
-    wanted = {**limits._asdict(), "consumer": consumer, "ids": list(ids)}
+    wanted = {**limits._asdict(), "consumer": consumer, "ids": Uuids(ids)}
     rows = connection.execute(_FIND, wanted, binary=True).fetchall()
     return rows[0][0], {row[1]: Known(row[2], row[3], row[4]) for row in rows if row[1] is not None}
 
@@ -137,10 +138,10 @@ def record(connection: Connection, consumer: str, verdicts: Sequence[Verdict]) -
     columns = zip(*verdicts, strict=True) if verdicts else ((),) * len(Verdict._fields)
     ids, statuses, outcomes, reasons, hashes, types, records, results, errors = (list(column) for column in columns)
     values = {
-        "consumer": consumer, "ids": ids, "statuses": statuses, "outcomes": outcomes, "reasons": reasons,
-        "hashes": hashes, "types": types, "results": results, "errors": errors,
-        "topics": [each.topic for each in records], "partitions": [each.partition for each in records],
-        "offsets": [each.offset for each in records],
+        "consumer": consumer, "ids": Uuids(ids), "statuses": Texts(statuses), "outcomes": Texts(outcomes),
+        "reasons": Texts(reasons), "hashes": Payloads(hashes), "types": Texts(types), "results": Texts(results),
+        "errors": Texts(errors), "topics": Texts(each.topic for each in records),
+        "partitions": [each.partition for each in records], "offsets": [each.offset for each in records],
     }  # fmt: skip
     row = connection.execute(_RECORD, values, binary=True).fetchone()
     assert row is not None

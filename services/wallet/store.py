@@ -1,6 +1,7 @@
 """All SQL of the wallet: three statements for a batch, whatever its size."""
 
 from collections.abc import Sequence
+from datetime import UTC
 from typing import Any, TypeAlias
 from uuid import UUID
 
@@ -56,7 +57,8 @@ def locked(db: Connection, commands: Sequence[Command]) -> Books:
     held = db.execute(_LOCK, {"wallets": wallets}, binary=True).fetchall()
     requests = list({each.request_id for each in commands})
     rows = db.execute(_DECIDED, {"requests": requests}, binary=True).fetchall()
-    books = Books({each: Wallet(currency, balance) for each, currency, balance in held}, {}, rows[0][0])
+    now = rows[0][0].astimezone(UTC)  # that of Avro's epoch: no zone has to be asked for each result
+    books = Books({each: Wallet(currency, balance) for each, currency, balance in held}, {}, now)
     for _, *columns in rows:
         if columns[0] is not None:
             operation = Operation(*columns)

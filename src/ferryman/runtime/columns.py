@@ -1,0 +1,79 @@
+"""Columns of many rows as PostgreSQL's arrays, in binary and in one go: psycopg asks each element what it is.
+
+A list becomes such a column by its name: `Texts(topics)`. What is None is NULL.
+"""
+
+from collections.abc import Sequence
+from struct import Struct
+from typing import ClassVar
+from uuid import UUID
+
+import psycopg
+from psycopg.adapt import Dumper
+from psycopg.pq import Format
+
+_EMPTY, _HEAD, _SIZE = Struct("!iii").pack, Struct("!iiiii").pack, Struct("!i").pack
+_NULL, _UUID = _SIZE(-1), _SIZE(16)
+_PERHAPS_NULLS, _FIRST = 1, 1
+
+
+class Texts(list[str | None]):
+    """text[]"""
+
+
+class Payloads(list[bytes | None]):
+    """bytea[]"""
+
+
+class Uuids(list[UUID | None]):
+    """uuid[]"""
+
+
+class _ColumnDumper(Dumper):
+    format = Format.BINARY
+    element: ClassVar[int]
+
+    def _array(self, elements: Sequence[bytes]) -> bytes:
+        if not elements:
+            return _EMPTY(0, 0, self.element)
+        return b"".join((_HEAD(1, _PERHAPS_NULLS, self.element, len(elements), _FIRST), *elements))
+
+
+class _TextsDumper(_ColumnDumper):
+    element = psycopg.adapters.types["text"].oid
+    oid = psycopg.adapters.types["text"].array_oid
+
+    def dump(self, obj: Texts) -> bytes:
+        """Many have the same topic, type or status: each text is encoded once, where that is less to do."""
+        encoding = self.connection.info.encoding if self.connection else "utf-8"
+        if encoding == "ascii":  # of a database that has none: bytes are bytes
+            encoding = "utf-8"
+
+        def sent(text: str | None) -> bytes:
+            return _NULL if text is None else _SIZE(len(data := text.encode(encoding))) + data
+
+        different = set(obj)
+        if 2 * len(different) > len(obj):
+            return self._array([sent(each) for each in obj])
+        known = {each: sent(each) for each in different}
+        return self._array([known[each] for each in obj])
+
+
+class _PayloadsDumper(_ColumnDumper):
+    element = psycopg.adapters.types["bytea"].oid
+    oid = psycopg.adapters.types["bytea"].array_oid
+
+    def dump(self, obj: Payloads) -> bytes:
+        return self._array([_NULL if each is None else _SIZE(len(each)) + each for each in obj])
+
+
+class _UuidsDumper(_ColumnDumper):
+    element = psycopg.adapters.types["uuid"].oid
+    oid = psycopg.adapters.types["uuid"].array_oid
+
+    def dump(self, obj: Uuids) -> bytes:
+        return self._array([_NULL if each is None else _UUID + each.int.to_bytes(16) for each in obj])
+
+
+for _column, _dumper in ((Texts, _TextsDumper), (Payloads, _PayloadsDumper), (Uuids, _UuidsDumper)):
+    psycopg.adapters.register_dumper(_column, _dumper)
