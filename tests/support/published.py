@@ -112,7 +112,7 @@ def read_topic(kafka: str, topic: str) -> list[Record]:
     records: list[Record] = []
     try:
         partitions = [TopicPartition(topic, n, 0) for n in consumer.list_topics(topic, 10).topics[topic].partitions]
-        ends = {each.partition: _end(consumer, each) for each in partitions}
+        ends = {each.partition: read_end(consumer, each) for each in partitions}
         consumer.assign(partitions)
         until = time.monotonic() + 20
         while any(max(each.offset, 0) < ends[each.partition] for each in consumer.position(partitions)):
@@ -123,7 +123,7 @@ def read_topic(kafka: str, topic: str) -> list[Record]:
     return sorted(records)
 
 
-def _end(consumer: Consumer, place: TopicPartition) -> int:
+def read_end(consumer: Consumer, place: TopicPartition) -> int:
     """Also while the client learns of the partition: it does not wait for that."""
     until = time.monotonic() + 10
     while True:
