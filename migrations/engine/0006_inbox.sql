@@ -71,8 +71,8 @@ CREATE INDEX inbox_rejected_by_id ON ferryman.inbox_rejected (consumer, id);
 CREATE INDEX inbox_rejected_waiting ON ferryman.inbox_rejected (consumer, rejected_at) WHERE status = 'REJECTED';
 
 -- Of each partition, whether its last owner let go of it in order. If not, the next marks its batches (since and until:
--- the first offset and the one behind); if it dies of a marked one, whoever comes then begins those messages singly, so that a message that kills
--- its process is found: by how often it was begun alone.
+-- the first offset and the one behind); if it dies of a marked one, whoever comes then begins those messages singly, so
+-- that a message that kills its process is found: by how often it was begun alone.
 CREATE TABLE ferryman.inbox_start (
     consumer  text NOT NULL,
     topic     text NOT NULL,

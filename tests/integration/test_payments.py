@@ -1,7 +1,6 @@
 """The payment orchestrator on a real database: each payment is recorded once, moved once, and over once."""
 
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 from uuid import uuid4
@@ -9,23 +8,14 @@ from uuid import uuid4
 import psycopg
 import pytest
 
-from ferryman import Received, use_schemas
-from ferryman.schemas import active
+from ferryman import Received
 from ferryman.services.payments import requests
 from ferryman.services.payments.requests import AnotherRequest
 from ferryman.services.payments.rules import Rules
 from ferryman.services.payments.store import Filters, Request, listed
-from ferryman.testing import house
 from support.paying import Desk, accepted, failed, refused, succeeded
 
 Database = psycopg.Connection[tuple[Any, ...]]
-
-
-@pytest.fixture
-def desk(ferryman_database_url: str, ferryman_db: Database) -> Iterator[Desk]:
-    house.migrate(ferryman_database_url)
-    yield Desk(ferryman_db, use_schemas())
-    active.forget()
 
 
 # --- recording

@@ -12,11 +12,10 @@ import psycopg
 import pytest
 import structlog
 
-from ferryman import Misconfigured, use_schemas
+from ferryman import Misconfigured
 from ferryman.runtime import logs
 from ferryman.runtime.metrics import exposition
 from ferryman.runtime.settings import Log
-from ferryman.schemas import active
 from ferryman.services.payments import store
 from ferryman.services.payments.store import Request
 from support.asking import Client, Running, payment, running, settings, token, until
@@ -25,12 +24,6 @@ from support.paying import Desk, failed, succeeded
 Database = psycopg.Connection[tuple[Any, ...]]
 
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-
-
-@pytest.fixture
-def desk(ferryman_db: Database) -> Iterator[Desk]:
-    yield Desk(ferryman_db, use_schemas())
-    active.forget()
 
 
 @pytest.fixture

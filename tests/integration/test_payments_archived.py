@@ -1,26 +1,17 @@
 """Payments that were archived: their uuids are never free again, and nothing that their clients said stays."""
 
 import threading
-from collections.abc import Iterator
 from typing import Any
 from uuid import uuid4
 
 import psycopg
 import pytest
 
-from ferryman import use_schemas
-from ferryman.schemas import active
 from ferryman.services.payments.store import Archived, Request
 from support.paying import Desk, succeeded
 from support.published import poll_until
 
 Database = psycopg.Connection[tuple[Any, ...]]
-
-
-@pytest.fixture
-def desk(ferryman_db: Database) -> Iterator[Desk]:
-    yield Desk(ferryman_db, use_schemas())
-    active.forget()
 
 
 @pytest.mark.parametrize("another", [{}, {"amount": 501}, {"reference": None}, {"wallet_id": uuid4()}])

@@ -1,19 +1,16 @@
 """The handlers of payments, tried at every step of the loop and at each of their statements."""
 
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 from uuid import uuid4
 
 import psycopg
-import pytest
 
-from ferryman import Done, Message, Received, Refused, use_schemas
-from ferryman.schemas import active
+from ferryman import Done, Message, Received, Refused
 from ferryman.services.payments.rules import Payment
 from ferryman.services.payments.store import Request
 from ferryman.services.wallet import literal
-from ferryman.testing import house, prove
+from ferryman.testing import prove
 from support.paying import Desk, refused, succeeded
 
 Database = psycopg.Connection[tuple[Any, ...]]
@@ -25,13 +22,6 @@ SELECT r.uuid, r.state, (SELECT array_agg(o.type ORDER BY o.type) FROM ferryman.
                          WHERE o.key = r.uuid::text AND o.type NOT IN ('wallet.deduct', 'payment.requested'))
 FROM payments.requests r
 """
-
-
-@pytest.fixture
-def desk(ferryman_database_url: str, ferryman_db: Database) -> Iterator[Desk]:
-    house.migrate(ferryman_database_url)
-    yield Desk(ferryman_db, use_schemas())
-    active.forget()
 
 
 def test_a_payment_is_moved_once_wherever_the_orchestrator_dies(desk: Desk) -> None:

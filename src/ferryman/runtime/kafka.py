@@ -65,7 +65,8 @@ def create_topics(client: "AdminClient", topics: "Sequence[NewTopic]", seconds: 
         left = {name: left[name] for name in refused}
         time.sleep(_LOOK_AGAIN_SECONDS if left else 0)
     until = time.monotonic() + seconds
-    for name in (each.topic for each in topics):
+    for topic in topics:
+        name = topic.topic
         while client.list_topics(topic=name, timeout=seconds).topics[name].error and time.monotonic() < until:
             time.sleep(_LOOK_AGAIN_SECONDS)
 
