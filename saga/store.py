@@ -21,26 +21,27 @@ _LOCK = """\
 SELECT {columns} FROM {table} WHERE {key} = ANY (%(keys)b::{key_type}[]) ORDER BY {key} FOR UPDATE
 """
 
+# A stable time, which an index can be searched by; clock_timestamp() is not.
 _DUE = """\
 -- saga.due
-SELECT {columns} FROM {table} WHERE {due_at} <= clock_timestamp()
+SELECT {columns} FROM {table} WHERE {due_at} <= statement_timestamp()
 ORDER BY {due_at} LIMIT %(most)s FOR UPDATE SKIP LOCKED
 """
 
 _DUE_KEYS = """\
 -- saga.due_keys
-SELECT {key} FROM {table} WHERE {due_at} <= clock_timestamp() ORDER BY {due_at} LIMIT %(most)s
+SELECT {key} FROM {table} WHERE {due_at} <= statement_timestamp() ORDER BY {due_at} LIMIT %(most)s
 """
 
 _DUE_ONE = """\
 -- saga.due_one
-SELECT {columns} FROM {table} WHERE {key} = %(key)s AND {due_at} <= clock_timestamp() FOR UPDATE SKIP LOCKED
+SELECT {columns} FROM {table} WHERE {key} = %(key)s AND {due_at} <= statement_timestamp() FOR UPDATE SKIP LOCKED
 """
 
 _POSTPONE = """\
 -- saga.postpone
 UPDATE {table} SET {due_at} = clock_timestamp() + make_interval(secs => %(seconds)s)
-WHERE {key} = %(key)s AND {due_at} <= clock_timestamp()
+WHERE {key} = %(key)s AND {due_at} <= statement_timestamp()
 """
 
 _NEXT_DUE = """\
@@ -78,9 +79,13 @@ ON CONFLICT (machine, message_id) DO NOTHING
 
 _FORGET_STRAYS = """\
 -- saga.forget_strays
-DELETE FROM ferryman.saga_stray
-WHERE machine = %(machine)s AND came_at < clock_timestamp() - make_interval(secs => %(seconds)s)
+DELETE FROM ferryman.saga_stray WHERE ctid = ANY (ARRAY(
+    SELECT ctid FROM ferryman.saga_stray
+    WHERE machine = %(machine)s AND came_at < statement_timestamp() - make_interval(secs => %(seconds)s)
+    ORDER BY came_at LIMIT %(most)s
+))
 """
+_MOST_FORGOTTEN = 10_000
 
 
 _STRAY_KEYS: Mapping[KeyType, str] = {"uuid": "saga_id", "bigint": "saga_number"}
@@ -172,7 +177,11 @@ class Store:
         db.execute(self._keep_strays, given)
 
     def forget_strays(self, db: Connection, seconds: float) -> int:
-        return db.execute(_FORGET_STRAYS, {"machine": self._machine, "seconds": seconds}).rowcount
+        """How many were old enough, of which some may be left for the next time; 0 seconds keeps them for ever."""
+        if not seconds:
+            return 0
+        meant = {"machine": self._machine, "seconds": seconds, "most": _MOST_FORGOTTEN}
+        return db.execute(_FORGET_STRAYS, meant).rowcount
 
 
 def _rows(db: Connection, query: str, given: dict[str, Any]) -> list[tuple[Any, ...]]:

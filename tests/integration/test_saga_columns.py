@@ -105,3 +105,39 @@ def test_two_machines_of_one_schema_are_archived_each_by_itself(db: Database) ->
     assert db.execute("SELECT hooks.archive_jobs(now() + '1 s', 'ada', 'tidying')").fetchall() == []
     [(row,)] = db.execute("SELECT hooks.archive_sagas(now() + '1 s', 'ada', 'tidying')").fetchall()
     assert (row["id"], row["status"]) == (saga, "Completed")
+
+
+def test_what_is_due_is_found_by_its_index_however_much_waits(db: Database) -> None:
+    """N12: else every turn would go through all that is not over."""
+    db.execute(
+        "INSERT INTO hooks.webhook_delivery_sagas (next_attempt_at) "
+        "SELECT CASE WHEN n % 2 = 0 THEN 'infinity' ELSE now() + interval '1 h' END FROM generate_series(1, 20000) n"
+    )
+    due = [begun(db) for _ in range(3)]
+    db.execute("ANALYZE hooks.webhook_delivery_sagas")
+    store = sagas().store
+    with db.transaction():
+        assert sorted(row[0] for row in store.due(db, 500)) == due
+    for statement in (store._due, store._due_keys):
+        plan = db.execute("EXPLAIN (ANALYZE, BUFFERS OFF) " + statement, {"most": 500}).fetchall()
+        said = "\n".join(line for (line,) in plan)
+        assert "Index Cond: (next_attempt_at <= statement_timestamp())" in said, said
+        assert "Rows Removed" not in said, said
+
+
+@pytest.mark.parametrize(("seconds", "left"), [(0, 3), (60, 1), (10_000, 3)])
+def test_strays_are_kept_for_as_long_as_receipts_and_with_nought_for_ever(
+    db: Database, monkeypatch: pytest.MonkeyPatch, seconds: float, left: int
+) -> None:
+    """What came too late is found by them alone."""
+    monkeypatch.setattr("ferryman.saga.store._MOST_FORGOTTEN", 1)
+    with db.transaction():
+        sagas().apply(db, [result("succeeded", 404) for _ in range(3)])
+    db.execute(
+        "UPDATE ferryman.saga_stray SET came_at = came_at - interval '1 h' "
+        "WHERE message_id IN (SELECT message_id FROM ferryman.saga_stray LIMIT 2)"
+    )
+    consumer = Settings.model_validate({"consumer": {"receipts_retention_seconds": seconds}})
+    for _ in range(3):
+        DueLoop(sagas(), consumer).turn(db)
+    assert db.execute("SELECT count(*) FROM ferryman.saga_stray").fetchone() == (left,)
