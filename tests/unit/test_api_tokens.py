@@ -1,5 +1,7 @@
 """Tokens are known by their hashes alone, and an API that nobody or everybody may ask says so when it starts."""
 
+import hashlib
+
 import pytest
 
 from ferryman import Misconfigured
@@ -23,7 +25,8 @@ def test_a_token_stands_for_its_client_and_its_scopes() -> None:
 
 
 @pytest.mark.parametrize(
-    "shown", [None, "", "Bearer", "Bearer ", f"Bearer {sha256('shop')}", f"Basic {token('shop')}", token("shop")]
+    "shown",
+    [None, "", "Bearer", "Bearer ", "Bearer \xa0", f"Bearer {sha256('shop')}", f"Basic {token('shop')}", token("shop")],
 )
 def test_anything_else_stands_for_nobody(shown: str | None) -> None:
     """The hash too: what the settings hold opens nothing."""
@@ -45,6 +48,13 @@ def test_one_token_is_not_two_clients() -> None:
     same = Token(sha256=sha256("shop"), scopes=[READ])
     with pytest.raises(Misconfigured, match="the same token"):
         keyring(Api(tokens={"one": same, "two": same}))
+
+
+def test_the_hash_of_an_empty_token_is_refused() -> None:
+    """What `printf %s $TOKEN | openssl sha256` says where TOKEN is not set."""
+    empty = Token(sha256=hashlib.sha256(b"").hexdigest(), scopes=[READ])
+    with pytest.raises(Misconfigured, match=r"the token of shop is empty.*api\.tokens\.shop\.sha256"):
+        keyring(Api(tokens={"shop": empty}))
 
 
 def test_the_environment_can_name_a_client() -> None:

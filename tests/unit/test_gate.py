@@ -14,7 +14,7 @@ from ferryman.console.tokens import Keyring
 Sent = list[dict[str, Any]]
 
 
-def ask(*messages: Message, path: str = "/x", inside: int = 1) -> tuple[Sent, list[bytes]]:
+def ask(*messages: Message, path: str = "/x", inside: int = 1, open: bool = True) -> tuple[Sent, list[bytes]]:
     """What is answered, and the bodies that came through; a client that says no more is silent."""
     sent: Sent = []
     through: list[bytes] = []
@@ -25,7 +25,7 @@ def ask(*messages: Message, path: str = "/x", inside: int = 1) -> tuple[Sent, li
         await send({"type": "http.response.start", "status": 204, "headers": []})
 
     async def main() -> None:
-        made = Gate(app, Keyring({}, open=True), 10, ())
+        made = Gate(app, Keyring({}, open), 10, ["/docs"])
         await asyncio.gather(*[made(scope(path), receiving(messages), sending) for _ in range(inside)])
 
     async def sending(message: Message) -> None:
@@ -85,3 +85,14 @@ def test_more_than_it_takes_at_once_are_told_to_come_again(monkeypatch: pytest.M
     assert (sorted(statuses(sent)), len(through)) == ([204, 204, 204, 503, 503], 3)
     again = [dict(each["headers"]) for each in sent if each.get("status") == 503]
     assert all(int(each[b"retry-after"]) > 0 for each in again)
+
+
+@pytest.mark.parametrize(("path", "answer", "through"), [("/docs", 204, [b""] * 5), ("/x", 401, [])])
+def test_of_a_request_without_a_token_nothing_is_read_and_it_takes_nobodys_place(
+    monkeypatch: pytest.MonkeyPatch, path: str, answer: int, through: list[bytes]
+) -> None:
+    """N12: else whoever reaches the port could keep out everyone who has one."""
+    monkeypatch.setattr(gate, "MOST_AT_ONCE", 3)
+    monkeypatch.setattr(gate, "BODY_SECONDS", 0.05)
+    sent, came = ask(path=path, inside=5, open=False)
+    assert (statuses(sent), came) == ([answer] * 5, through)

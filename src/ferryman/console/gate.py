@@ -49,7 +49,6 @@ class Gate:
                 status = message["status"]
             await send(message)
 
-        self._inside += 1
         try:
             await self._pass(scope, receive, sending)
         except _Gone:
@@ -59,32 +58,32 @@ class Gate:
             if not status:
                 await problem(500, "a fault of the server, which its log names")(scope, receive, sending)
         finally:
-            self._inside -= 1
             if status:
                 metrics.answered(_route(scope), status, time.monotonic() - began)
 
     async def _pass(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope)
+        if request.url.path in self._public:
+            await self._app(scope, _given(b"", receive), send)
+            return
         if refused := self._unknown(request):
             await refused(scope, receive, send)
             return
-        body = await self._body(request, receive)
-        if isinstance(body, Response):
-            await body(scope, receive, send)
+        if self._inside >= MOST_AT_ONCE:
+            await away("too many requests at once: ask again")(scope, receive, send)
             return
-        whole: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
-
-        async def receiving() -> Message:
-            return whole.pop() if whole else await receive()
-
-        await self._app(scope, receiving, send)
+        self._inside += 1
+        try:
+            body = await self._body(request, receive)
+            if isinstance(body, Response):
+                await body(scope, receive, send)
+            else:
+                await self._app(scope, _given(body, receive), send)
+        finally:
+            self._inside -= 1
 
     def _unknown(self, request: Request) -> Response | None:
-        """The refusal of whoever shows no token, before anything of theirs is read."""
-        if request.url.path in self._public:
-            return None
-        if self._inside > MOST_AT_ONCE:
-            return away("too many requests at once: ask again")
+        """The refusal of whoever shows no token, before anything of theirs is read or counted."""
         caller = self._keyring.caller(request.headers.get("authorization"))
         if caller is None:
             return problem(401, "a bearer token is needed that is known here", headers={"WWW-Authenticate": "Bearer"})
@@ -112,6 +111,16 @@ class Gate:
         if body and not _is_json(request.headers.get("content-type", "")):
             return problem(415, "the body has to be JSON: send Content-Type: application/json")
         return bytes(body)
+
+
+def _given(body: bytes, receive: Receive) -> Receive:
+    """What stands in for the client's own: a body that is whole, and then whatever follows it."""
+    whole: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def receiving() -> Message:
+        return whole.pop() if whole else await receive()
+
+    return receiving
 
 
 def _is_json(content_type: str) -> bool:

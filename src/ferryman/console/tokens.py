@@ -12,6 +12,8 @@ MAKE_ONE = (
     "(`printf %s TOKEN | openssl sha256 -r`) as api.tokens.NAME.sha256, with api.tokens.NAME.scopes"
 )
 
+_OF_NOTHING = hashlib.sha256(b"").hexdigest()
+
 
 @dataclass(frozen=True, slots=True)
 class Caller:
@@ -36,10 +38,11 @@ class Keyring:
         """Of an `Authorization` header. Each token is compared, so the time says nothing of which one came near."""
         if self.open:
             return Caller("everyone", everything=True)
-        kind, _, token = (authorization or "").partition(" ")
+        kind, _, given = (authorization or "").partition(" ")
+        token = given.strip()
         if kind.lower() != "bearer" or not token:
             return None
-        shown = hashlib.sha256(token.strip().encode()).hexdigest()
+        shown = hashlib.sha256(token.encode()).hexdigest()
         found = [caller for known, caller in self.callers.items() if hmac.compare_digest(known, shown)]
         return found[0] if found else None
 
@@ -51,9 +54,11 @@ def keyring(api: Api) -> Keyring:
             "api.open lets everyone in, and there are tokens", setting="api.open", remedy="keep one of the two"
         )
     if not api.open and not api.tokens:
-        raise Misconfigured("the API has no token: nobody could ask it anything", remedy=MAKE_ONE)
+        raise Misconfigured("the API has no token: nobody could ask it anything", setting="api.tokens", remedy=MAKE_ONE)
     callers: dict[str, Caller] = {}
     for name, token in api.tokens.items():
+        if token.sha256 == _OF_NOTHING:
+            raise Misconfigured(f"the token of {name} is empty", setting=f"api.tokens.{name}.sha256", remedy=MAKE_ONE)
         if twin := callers.get(token.sha256):
             raise Misconfigured(
                 f"{twin.name} and {name} have the same token", setting=f"api.tokens.{name}.sha256", remedy=MAKE_ONE
