@@ -86,7 +86,7 @@ class Books:
         if reason:
             return self._refused(command, reason)
         assert wallet is not None
-        back = sum(each.amount or 0 for each in step.values() if each.kind != "DEDUCT")
+        back = sum(each.amount or 0 for each in step.values() if each.kind in ("REFUND", "CANCEL"))
         left = (taken.amount or 0) - back
         if command.kind == "CANCEL":
             return self._moved(command, wallet, left)
