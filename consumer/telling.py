@@ -19,6 +19,7 @@ log = structlog.get_logger(__name__)
 _MOST_WAITING = 10_000
 """Messages, each with all its data."""
 _LAST_SECONDS = 5.0
+_MOST_NAMED = 100
 
 
 class Telling:
@@ -47,7 +48,7 @@ class Telling:
         if fits:
             self._waiting.put(handled)
         else:
-            self._untold(len(handled), "too much waits to be told")
+            self._untold(handled, "too much waits to be told")
 
     def close(self, seconds: float = _LAST_SECONDS) -> None:
         """Tells what waits, as far as there is time."""
@@ -55,9 +56,9 @@ class Telling:
             return
         self._closing.set()
         self._thread.join(seconds)
-        left = 0
+        left: list[Handled] = []
         while not self._waiting.empty():
-            left += len(self._waiting.get_nowait())
+            left += self._waiting.get_nowait()
         if left:
             self._untold(left, "the process ends")
 
@@ -76,8 +77,12 @@ class Telling:
         try:
             function(handled)
         except Exception as error:
-            self._untold(len(handled), f"{type(error).__name__}: {error}"[:500])
+            self._untold(handled, f"{type(error).__name__}: {error}"[:500])
 
-    def _untold(self, messages: int, why: str) -> None:
-        metrics.UNTOLD.labels(self._consumer).inc(messages)
-        log.warning("not told", consumer=self._consumer, messages=messages, error=why)
+    def _untold(self, handled: Sequence[Handled], why: str) -> None:
+        """Which they are is for the log alone to tell, some in a line."""
+        metrics.UNTOLD.labels(self._consumer).inc(len(handled))
+        for first in range(0, len(handled), _MOST_NAMED):
+            some = handled[first : first + _MOST_NAMED]
+            ids = [str(message.id) for message, _ in some]
+            log.warning("not told", consumer=self._consumer, messages=len(some), ids=ids, error=why)

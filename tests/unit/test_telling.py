@@ -2,13 +2,18 @@
 
 import threading
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any, cast
+from uuid import UUID
+
+from structlog.testing import capture_logs
 
 from ferryman.consumer import metrics
 from ferryman.consumer.api import Consumer, Handled
 from ferryman.consumer.telling import Telling
 
-ONE = cast(Handled, ("a message", "done"))
+MESSAGE = UUID("00000000-0000-0000-0000-000000000001")
+ONE = cast(Handled, (SimpleNamespace(id=MESSAGE), "done"))
 
 
 def untold(consumer: str) -> float:
@@ -54,11 +59,13 @@ def test_a_slow_function_delays_nobody_and_what_does_not_fit_is_not_told() -> No
     telling = Telling("slow", [slow], most=2)
     telling.tell([ONE])
     assert begun.wait(5)
-    for _ in range(5):
-        telling.tell([ONE])
-    assert untold("slow") == 3
-    telling.close(0.05)
+    with capture_logs() as logs:
+        for _ in range(5):
+            telling.tell([ONE])
+        assert untold("slow") == 3
+        telling.close(0.05)
     assert untold("slow") == 5
+    assert [(each["event"], each["ids"]) for each in logs] == [("not told", [str(MESSAGE)] * n) for n in (1, 1, 1, 2)]
     go_on.set()
 
 
