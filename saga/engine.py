@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic
+from typing import Any, Generic, NamedTuple
 
 from ferryman.consumer.model import Done, Outcome, Received, Refused
 from ferryman.consumer.retries import retry_topic
@@ -16,20 +16,28 @@ from ferryman.saga.model import Key, Move, RowT, Stray
 from ferryman.saga.store import Connection, Kept, Moved, Store
 
 
-@dataclass(frozen=True, slots=True)
-class Results:
-    """By which consumer results come, from which topic each type of them is believed, and of which saga one is.
-
-    Who may write to one topic has no word on what another brings; what is requeued comes by the consumer's own.
-    """
+class Source(NamedTuple):
+    """Where results come from, and the consumer that reads them."""
 
     consumer: str
-    topics: Mapping[str, str]
+    topic: str
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """From where each type of results is believed, and of which saga one is.
+
+    Who may write to one topic has no word on what another brings; what is requeued comes by the consumer's own. Topics
+    of different writers need consumers of their own: a consumer knows a message by its id alone, so that one of them
+    could use up the ids of another's.
+    """
+
+    sources: Mapping[str, Source]
     of: Callable[[Received], Key]
 
     def believes(self, result: Received) -> bool:
-        topic = self.topics.get(result.type)
-        return topic is not None and result.topic in (topic, retry_topic(topic, self.consumer))
+        source = self.sources.get(result.type)
+        return source is not None and result.topic in (source.topic, retry_topic(source.topic, source.consumer))
 
 
 class Sagas(Generic[RowT]):

@@ -9,10 +9,8 @@ from uuid import UUID
 
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr
 
-from ferryman.services.payments.store import Filters, Recorded, Request
+from ferryman.services.payments.store import LONGEST_REFERENCE, MOST_AMOUNT, Filters, Recorded, Request
 from ferryman.services.payments.telling import Told
-
-MOST_AMOUNT = 10**15
 
 Status = Literal["PENDING", "SUCCEEDED", "FAILED"]
 # The wallet's own. What was cancelled or came too late is for the results to say: nothing is undone for such reasons.
@@ -30,7 +28,7 @@ Amount = Annotated[
 ]
 Currency = Annotated[StrictStr, Field(pattern="^[A-Z]{3}$", description="ISO 4217, three capital letters.")]
 Reference = Annotated[
-    StrictStr, Field(max_length=500, description="The client's own words."), AfterValidator(_without_nul)
+    StrictStr, Field(max_length=LONGEST_REFERENCE, description="The client's own words."), AfterValidator(_without_nul)
 ]
 
 

@@ -5,9 +5,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from uuid import UUID
 
-from psycopg.pq import TransactionStatus
-
-from ferryman import FerrymanError, Message, append_many, encoded
+from ferryman import FerrymanError, Message, Permanent, Transient, append_many, encoded
 from ferryman.services.payments import literal, store
 from ferryman.services.payments.rules import Payment, Rules
 from ferryman.services.payments.store import Connection, Recorded, Request
@@ -21,6 +19,10 @@ class AnotherRequest(FerrymanError):
             f"a payment {uuid} is recorded already, with another body", remedy="give each payment a uuid of its own"
         )
         self.uuid = uuid
+
+
+class OutOfBounds(Permanent):
+    """It asks for what no payment may have."""
 
 
 def record(
@@ -46,14 +48,32 @@ def _recorded(
     for each in requests:
         if wanted[each.uuid] != each:
             raise AnotherRequest(each.uuid)
+        _check(each)
     with nullcontext() if len(wanted) == 1 and not rules.literal else _together(db):
         new = _new(db, list(wanted.values()), rules, headers)
         before = [uuid for uuid in wanted if uuid not in new]
         found = {**new, **(store.find(db, before) if before else {})}
+        if gone := [wanted[uuid] for uuid in before if uuid not in found]:
+            _new(db, gone, rules, headers)  # archived in between, which it is refused for now
+            raise Transient(f"the payment {gone[0].uuid} came and went meanwhile")
         for uuid in before:
             if found[uuid].request != wanted[uuid]:
                 raise AnotherRequest(uuid)
     return [found[each.uuid] for each in requests], bool(new)
+
+
+def _check(request: Request) -> None:
+    """By the same bounds as the API: what one of the ways in lets through, the others must be able to tell of."""
+    uuid, _, amount, currency, _, reference = request
+    if not 0 < amount <= store.MOST_AMOUNT:
+        said, remedy = f"an amount of {amount}", f"give a whole number from 1 to {store.MOST_AMOUNT}"
+    elif not (len(currency) == 3 and currency.isascii() and currency.isalpha() and currency.isupper()):
+        said, remedy = f"the currency {currency[:10]!r}", "give three capital letters, as ISO 4217 has them"
+    elif reference is not None and ("\0" in reference or len(reference) > store.LONGEST_REFERENCE):
+        said, remedy = "a reference that cannot be kept", f"give {store.LONGEST_REFERENCE} characters, none of them NUL"
+    else:
+        return
+    raise OutOfBounds(f"the payment {uuid} has {said}", remedy=remedy)
 
 
 def _new(
@@ -64,7 +84,9 @@ def _new(
     One alone is recorded by one statement, which needs no transaction around it.
     """
     if rules.literal:
-        literal.refuse_fulfilment(requests)
+        if fulfil := [each for each in requests if each.fulfil]:
+            known = store.find(db, [each.uuid for each in fulfil])
+            literal.refuse_fulfilment([each for each in fulfil if each.uuid not in known])
         new = store.record(db, requests, None)
         literal.enqueue(db, [each for each in requests if each.uuid in new], rules, headers)
     elif len(requests) == 1:
@@ -78,11 +100,10 @@ def _new(
 
 @contextmanager
 def _together(db: Connection) -> Iterator[None]:
-    """All or nothing, on a connection in autocommit mode too."""
-    if db.autocommit and db.info.transaction_status == TransactionStatus.IDLE:
-        with db.transaction():
-            yield
-    else:
+    """All or nothing: on a connection in autocommit mode, and in a transaction whose owner goes on after a refusal."""
+    if not db.autocommit:
+        db.execute("")  # it is in its transaction from here on, which is its owner's to commit
+    with db.transaction():
         yield
 
 

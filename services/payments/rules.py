@@ -208,7 +208,8 @@ def _forged(payment: Payment, result: Received) -> bool:
     """Whether this payment can never have asked for what the result tells of."""
     data = result.data
     if result.type.startswith("fulfilment."):
-        return not payment.fulfil or data["step"] != FULFIL
+        never = not payment.fulfil or payment.state in ("DEDUCTING", "CANCELLING")
+        return never or data["step"] != FULFIL
     asked = {"DEDUCT"} if payment.state == "DEDUCTING" else {"DEDUCT", "CANCEL"}
     if payment.fulfil and payment.state != "DEDUCTING":
         asked |= {"REFUND"}

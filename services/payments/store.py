@@ -88,6 +88,8 @@ ORDER BY r.created_at DESC, r.uuid DESC LIMIT %(most)s
 """
 
 
+MOST_AMOUNT, LONGEST_REFERENCE = 10**15, 500
+
 _ARCHIVED = "requests_archived"
 
 

@@ -6,7 +6,7 @@ from uuid import UUID, uuid5
 
 import psycopg
 
-from ferryman import Consumer, Done, Message, Outcome, Received, Refused
+from ferryman import Consumer, Done, Message, Misconfigured, Outcome, Received, Refused
 from ferryman.services.wallet import store
 from ferryman.services.wallet.rules import Command, Kind, Operation
 
@@ -18,6 +18,11 @@ EVENT = "wallet.balance-changed"
 
 def wallet_of(settings: Any) -> Consumer:
     """As the settings under [wallet] say."""
+    if settings.payments.mode == "literal":
+        raise Misconfigured(
+            "in the literal mode nobody reads what this wallet would report", setting="payments.mode",
+            remedy="run `wallet-literal`, or set the mode to saga",
+        )  # fmt: skip
     return consumer(events=settings.wallet.events)
 
 

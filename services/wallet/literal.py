@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from http.client import HTTPException
 from typing import Any
 from urllib.error import HTTPError
+from urllib.parse import urlsplit
 from urllib.request import ProxyHandler, Request, build_opener
 
 import psycopg
@@ -28,14 +29,23 @@ Put = Callable[[Received, Done | Refused], None]
 def wallet(settings: Any) -> Consumer:
     """As the settings under [payments] say where payments are told."""
     given = settings.payments
+    if given.mode != "literal":
+        raise Misconfigured(
+            "this wallet reports nothing, and in the saga mode payments wait for its results", setting="payments.mode",
+            remedy="run `wallet`, or set the mode to literal",
+        )  # fmt: skip
     for name in ("internal_url", "internal_token"):
         if not getattr(given, name):
             raise Misconfigured("the literal wallet tells payments by HTTP", setting=f"payments.{name}",
                                 remedy="set it to what the API has")  # fmt: skip
-    if not given.internal_url.startswith(("http://", "https://")):
+    if not _is_address(given.internal_url):
         raise Misconfigured(f"{given.internal_url} is no HTTP address", setting="payments.internal_url",
                             remedy="write http://host:port")  # fmt: skip
-    return consumer(putting(given.internal_url, given.internal_token.get_secret_value()))
+    token = given.internal_token.get_secret_value()
+    if not token.isascii() or not token.isprintable() or " " in token:
+        raise Misconfigured("a bearer token is one word of ASCII", setting="payments.internal_token",
+                            remedy="set the token itself, on one line")  # fmt: skip
+    return consumer(putting(given.internal_url, token))
 
 
 def consumer(put: Put) -> Consumer:
@@ -71,12 +81,22 @@ def putting(url: str, token: str, timeout_seconds: float = TIMEOUT_SECONDS) -> P
         )  # fmt: skip
         try:
             opener.open(request, timeout=timeout_seconds).close()
-        except (OSError, HTTPException) as error:
+        except (OSError, HTTPException, ValueError) as error:
             if isinstance(error, HTTPError):
                 error.close()
-            log.warning("payment not told", request_id=str(message.data["request_id"]), error=str(error)[:500])
+            why = type(error).__name__ if isinstance(error, ValueError) else str(error)[:500]  # it may quote a header
+            log.warning("payment not told", request_id=str(message.data["request_id"]), error=why)
 
     return put
+
+
+def _is_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        (parts.hostname or "").encode("idna")
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
+    except ValueError:
+        return False
 
 
 def told(message: Received, outcome: Done | Refused) -> dict[str, Any]:

@@ -7,11 +7,15 @@ from uuid import uuid4
 
 import psycopg
 import pytest
+from psycopg.pq import TransactionStatus
 
 from ferryman import Received
+from ferryman.consumer.face import Plain
+from ferryman.consumer.transaction import BatchTransaction
 from ferryman.services.payments import requests
-from ferryman.services.payments.requests import AnotherRequest
+from ferryman.services.payments.requests import AnotherRequest, OutOfBounds
 from ferryman.services.payments.rules import Rules
+from ferryman.services.payments.service import consumers
 from ferryman.services.payments.store import Filters, Request, listed
 from support.paying import Desk, accepted, failed, refused, succeeded
 
@@ -74,6 +78,31 @@ def test_on_a_connection_in_autocommit_mode_it_is_all_or_nothing_too(desk: Desk)
     assert desk.kinds(innocent) == []
     assert desk.db.execute("SELECT count(*) FROM payments.requests").fetchone() == (1,)
     assert requests.record(desk.db, [], desk.rules) == []
+
+
+def test_a_refusal_leaves_nothing_in_a_transaction_that_goes_on(desk: Desk, ferryman_database_url: str) -> None:
+    """N1, N2: what its owner commits is what it was told is recorded."""
+    asked, innocent, last = (Request(uuid4(), uuid4(), amount, "EUR") for amount in (500, 1, 2))
+    with psycopg.connect(ferryman_database_url) as db:
+        requests.record(db, [asked, last], desk.rules)
+        with pytest.raises(AnotherRequest):
+            requests.record(db, [innocent, asked._replace(amount=501)], desk.rules)
+        assert db.info.transaction_status == TransactionStatus.INTRANS
+    assert [desk.kinds(each)[:1] for each in (asked, innocent, last)] == [["wallet.deduct"], [], ["wallet.deduct"]]
+    with psycopg.connect(ferryman_database_url) as db:
+        requests.record(db, [innocent, last], desk.rules)
+        db.rollback()
+    assert desk.kinds(innocent) == []
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"amount": 0}, {"amount": 10**15 + 1}, {"currency": "eur"}, {"currency": "EÜR"}, {"reference": "\0"}]
+)
+def test_what_the_api_would_refuse_is_not_recorded_by_another_way(desk: Desk, wrong: dict[str, Any]) -> None:
+    """Else it is taken, and nobody can be told of it."""
+    with pytest.raises(OutOfBounds, match=r"has (an amount|the currency|a reference)"):
+        desk.request(**wrong)
+    assert desk.db.execute("SELECT count(*) FROM payments.requests").fetchone() == (0,)
 
 
 def test_two_clients_that_send_the_same_payments_at_once_record_each_once(
@@ -166,11 +195,21 @@ def test_a_result_that_the_payment_never_asked_for_is_kept_and_not_believed(desk
     assert desk.strays()[-1] == (asked.uuid, "FORGED")
 
 
+@pytest.mark.parametrize("state", ["DEDUCTING", "CANCELLING"])
+def test_an_answer_of_whoever_fulfils_that_nobody_asked_for_is_forged(desk: Desk, state: str) -> None:
+    asked = desk.request(fulfil=True)
+    if state == "CANCELLING":
+        desk.late(asked)
+    desk.apply(accepted(asked))
+    assert desk.stands(asked)[0] == state
+    assert desk.strays() == [(asked.uuid, "FORGED")]
+
+
 @pytest.mark.parametrize(
     ("topic", "believed"),
     [
         ("wallet.results", True), ("wallet.results.retry.payments", True), ("fulfilments.results", False),
-        ("fulfilments.results.retry.payments", False), ("wallet.results.retry.wallet", False),
+        ("fulfilments.results.retry.payments-fulfilments", False), ("wallet.results.retry.wallet", False),
     ],
 )  # fmt: skip
 def test_the_wallet_is_believed_by_its_own_topic_alone(desk: Desk, topic: str, believed: bool) -> None:
@@ -185,7 +224,8 @@ def test_the_wallet_is_believed_by_its_own_topic_alone(desk: Desk, topic: str, b
 @pytest.mark.parametrize(
     ("topic", "believed"),
     [
-        ("fulfilments.results", True), ("fulfilments.results.retry.payments", True), ("wallet.results", False),
+        ("fulfilments.results", True), ("fulfilments.results.retry.payments-fulfilments", True),
+        ("fulfilments.results.retry.payments", False), ("wallet.results", False),
         ("wallet.results.retry.payments", False),
     ],
 )  # fmt: skip
@@ -194,6 +234,19 @@ def test_whoever_fulfils_is_believed_by_its_own_topic_alone(desk: Desk, topic: s
     desk.apply(succeeded(asked), came_by(topic, accepted(asked)))
     assert desk.stands(asked)[0] == ("SUCCEEDED" if believed else "FULFILLING")
     assert [why for _, why in desk.strays()] == ([] if believed else ["FORGED"])
+
+
+def test_whoever_fulfils_cannot_use_up_the_ids_of_the_wallets_results(desk: Desk) -> None:
+    """Who knows a payment can tell the ids of its results: one that comes by another topic is another message."""
+    asked = desk.request()
+    genuine = succeeded(asked)
+    forged = replace(accepted(asked), id=genuine.id)
+    wallet, fulfilments = sorted(consumers(desk.sagas), key=lambda each: each.topics, reverse=True)
+    assert (wallet.topics, fulfilments.topics) == (("wallet.results",), ("fulfilments.results",))
+    for consumer, result in ((fulfilments, forged), (wallet, genuine)):
+        BatchTransaction(consumer, desk.db, Plain(desk.db), [result]).run()
+    assert desk.stands(asked)[0] == "SUCCEEDED"
+    assert desk.strays() == [(asked.uuid, "FORGED")]
 
 
 def came_by(topic: str, result: Received) -> Received:

@@ -1,13 +1,15 @@
 """Payments that were archived: their uuids are never free again, and nothing that their clients said stays."""
 
 import threading
+from collections.abc import Sequence
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import psycopg
 import pytest
 
-from ferryman.services.payments.store import Archived, Request
+from ferryman.services.payments import store
+from ferryman.services.payments.store import Archived, Recorded, Request
 from support.paying import Desk, succeeded
 from support.published import poll_until
 
@@ -52,6 +54,27 @@ def test_a_payment_that_is_asked_for_again_while_it_is_archived_is_refused(
         poll_until(lambda: waiting(ferryman_database_url), "client that waits for the archive")
     client.join(10)
     assert len(refused) == 1
+    assert desk.db.execute("SELECT count(*) FROM payments.requests").fetchone() == (0,)
+
+
+@pytest.mark.parametrize("with_others", [False, True])
+def test_one_that_is_archived_between_two_looks_at_it_is_refused(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, ferryman_database_url: str, with_others: bool
+) -> None:
+    """It was there when it was to be recorded, and is not when its answer is looked for."""
+    asked = desk.request()
+    desk.apply(succeeded(asked))
+    found = store.find
+
+    def find(db: Database, uuids: Sequence[UUID]) -> dict[UUID, Recorded]:
+        with psycopg.connect(ferryman_database_url) as another:
+            archive(another)
+        return found(db, uuids)
+
+    monkeypatch.setattr(store, "find", find)
+    others = [Request(uuid4(), uuid4(), 1, "EUR")] if with_others else []
+    with pytest.raises(Archived, match=str(asked.uuid)):
+        desk.record(asked, *others)
     assert desk.db.execute("SELECT count(*) FROM payments.requests").fetchone() == (0,)
 
 

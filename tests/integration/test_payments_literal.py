@@ -11,6 +11,7 @@ from ferryman.cli.wiring import with_literal_outbox
 from ferryman.relay.described.store import open_table
 from ferryman.runtime.settings import Settings
 from ferryman.schemas import active
+from ferryman.services.payments.requests import AnotherRequest
 from ferryman.services.payments.rules import Rules
 from ferryman.services.payments.service import payments, rules_of
 from ferryman.services.payments.store import Request
@@ -87,6 +88,17 @@ def test_what_must_be_fulfilled_is_refused_and_nothing_is_recorded(desk: Desk) -
     with pytest.raises(Permanent, match="literal mode does not do"):
         desk.request(fulfil=True)
     assert desk.db.execute("SELECT count(*) FROM payments.requests").fetchone() == (0,)
+
+
+def test_a_payment_of_the_saga_mode_that_is_asked_for_again_is_answered_as_it_stands(desk: Desk) -> None:
+    """Both modes may be in one database."""
+    saga = Desk(desk.db, desk.codecs)
+    asked = saga.request(fulfil=True)
+    [found] = desk.record(asked)
+    assert (found.status, found.request) == ("PENDING", asked)
+    with pytest.raises(AnotherRequest):
+        desk.record(asked._replace(amount=501))
+    assert queued(desk) == []
 
 
 def test_there_is_nothing_to_run_for_payments() -> None:

@@ -12,10 +12,11 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from ferryman import Transient, use_schemas
+from ferryman import Misconfigured, Transient, use_schemas
 from ferryman.runtime.settings import Settings
-from ferryman.runtime.settings_payments import Wallet
+from ferryman.runtime.settings_payments import Payments, Wallet
 from ferryman.schemas import active
+from ferryman.services.wallet import literal
 from ferryman.services.wallet.consumer import consumer, entry_id, handle, handle_and_tell, wallet_of
 from ferryman.services.wallet.rules import Kind
 from support.walleting import Books, Database, asked, transact
@@ -73,6 +74,31 @@ def test_everyone_is_told_once_how_a_balance_changed_where_that_is_wanted(books:
 def test_the_settings_say_whether_balances_are_told() -> None:
     for events, wanted in ((False, handle), (True, handle_and_tell)):
         assert wallet_of(Settings(wallet=Wallet(events=events))).handlers["wallet.cancel"] is wanted
+
+
+def test_each_wallet_refuses_the_mode_of_the_other() -> None:
+    """What the one does is not what the orchestrator of the other waits for."""
+    literal_mode = Settings(payments=Payments(mode="literal"))
+    with pytest.raises(Misconfigured, match=r"payments\.mode.*run `wallet-literal`"):
+        wallet_of(literal_mode)
+    with pytest.raises(Misconfigured, match=r"payments\.mode.*run `wallet`"):
+        literal.wallet(Settings())
+
+
+@pytest.mark.parametrize(
+    ("setting", "wrong"),
+    [
+        ("internal_url", "ftp://a"), ("internal_url", "http://"), ("internal_url", "http://[bad"),
+        ("internal_url", "http://a..b"), ("internal_url", "http://a:99999"), ("internal_token", "two\nlines"),
+        ("internal_token", "two words"), ("internal_token", "tök"),
+    ],
+)  # fmt: skip
+def test_the_literal_wallet_refuses_what_no_payment_could_be_told_by(setting: str, wrong: str) -> None:
+    good = {"mode": "literal", "internal_url": "http://payments:8080", "internal_token": "s3cret$"}
+    assert literal.wallet(Settings(payments=Payments.model_validate(good))).mode == "at_most_once"
+    with pytest.raises(Misconfigured, match=rf"payments\.{setting}") as refused:
+        literal.wallet(Settings(payments=Payments.model_validate({**good, setting: wrong})))
+    assert setting == "internal_url" or wrong not in str(refused.value)
 
 
 @pytest.mark.parametrize(
@@ -156,6 +182,16 @@ def test_a_cancellation_gives_back_what_was_taken_once(books: Books) -> None:
         ("CANCEL", "SUCCEEDED", 500, 900),
     ]
     assert books.balance(of) == 900
+
+
+@pytest.mark.parametrize("kind", ["CANCEL", "REFUND"])
+def test_what_a_wallet_was_opened_with_is_not_taken_for_what_was_given_back(books: Books, kind: Kind) -> None:
+    """N5: its first entry has the wallet's own id for a payment's, which anyone can name."""
+    of = books.open(900)
+    [answer] = books.handle(asked(kind, of, of, amount=100, step="open"))
+    assert short(answer) == (kind, "SUCCEEDED", 0, 900)
+    assert books.balance(of) == 900
+    books.balance_out()
 
 
 def test_a_refund_and_a_cancellation_together_give_back_no_more_than_was_taken(books: Books) -> None:

@@ -8,7 +8,7 @@ from ferryman import Received
 from ferryman.consumer.decoding import hash_of
 from ferryman.consumer.model import Record
 from ferryman.saga.ddl import guards
-from ferryman.saga.engine import Results, Sagas
+from ferryman.saga.engine import Results, Sagas, Source
 from ferryman.saga.machine import Columns, Machine, State
 from ferryman.saga.model import Move, Stray
 
@@ -53,7 +53,8 @@ CREATE TABLE {table} (
 TABLES = "CREATE SCHEMA hooks;\n" + "\n".join(
     f"{_TABLE.format(table=each.table)}{guards(each)}" for each in (DELIVERY, JOB)
 )
-RESULTS = {"webhook.attempt-succeeded": "webhooks.results", "webhook.attempt-failed": "webhooks.results"}
+SOURCE = Source("webhooks", "webhooks.results")
+RESULTS = {"webhook.attempt-succeeded": SOURCE, "webhook.attempt-failed": SOURCE}
 LIMIT = 2
 
 
@@ -82,7 +83,7 @@ def on_due(saga: Delivery) -> Move:
 
 
 def sagas(on_due: Callable[[Delivery], Move] = on_due) -> Sagas[Delivery]:
-    results = Results("webhooks", RESULTS, lambda result: int(result.data["saga_id"]))
+    results = Results(RESULTS, lambda result: int(result.data["saga_id"]))
     return Sagas(DELIVERY, Delivery, results, on_result=on_result, on_due=on_due)
 
 

@@ -16,7 +16,7 @@ from ferryman.saga.engine import Sagas
 from ferryman.schemas.codec import Codecs
 from ferryman.services.payments import requests
 from ferryman.services.payments.rules import Payment, Rules
-from ferryman.services.payments.service import consumer, sagas
+from ferryman.services.payments.service import NAME, RESULTS, consumer, sagas
 from ferryman.services.payments.store import Recorded, Request
 
 Database = psycopg.Connection[tuple[Any, ...]]
@@ -68,7 +68,8 @@ class Desk:
 
     @property
     def consumer(self) -> Consumer:
-        return consumer(self.sagas)
+        """One for both topics: what they bring is told apart by the sagas."""
+        return consumer(self.sagas, NAME, sorted({source.topic for source in RESULTS.values()}))
 
     def request(self, **more: Any) -> Request:
         """Recorded; what left with it is forgotten."""

@@ -16,7 +16,7 @@ from ferryman.runtime.garbage import collect_less
 from ferryman.runtime.life import Life
 from ferryman.runtime.settings import Settings
 from ferryman.saga.service import DueLoop
-from ferryman.services.payments.service import NAME, RESULTS, TOPICS, payments
+from ferryman.services.payments.service import NAME, RESULTS, rules_of, sagas
 
 
 class Watch:
@@ -50,18 +50,18 @@ def run(wanted: dict[str, Any]) -> dict[str, Any]:
     )
     logs.configure(settings.log)  # to standard error: standard output is for the outcome
     use_schemas()
-    _, sagas = payments(settings)
+    engine = sagas(rules_of(settings))
     watch = Watch(wanted)
-    made = Consumer(NAME, TOPICS, connection=psycopg.Connection, unknown="reject", rereport=False)
-    made.after_commit(sagas.tell)
+    made = Consumer(NAME, ["wallet.results"], connection=psycopg.Connection, unknown="reject", rereport=False)
+    made.after_commit(engine.tell)
 
     @made.handles_batch(*RESULTS)
     def noted(db: psycopg.Connection[tuple[Any, ...]], results: Sequence[Received]) -> Sequence[Outcome]:
         watch.came(results)
-        return sagas.apply(db, results)
+        return engine.apply(db, results)
 
     timeouts = threading.Thread(
-        target=DueLoop(sagas, settings).run, args=(Life("payment-timeouts", watch.stopping),), daemon=True
+        target=DueLoop(engine, settings).run, args=(Life("payment-timeouts", watch.stopping),), daemon=True
     )
     collect_less()
     cpu = time.process_time()
