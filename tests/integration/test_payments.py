@@ -268,15 +268,25 @@ def test_a_timeout_sends_a_cancellation_and_only_its_answer_ends_the_payment(des
     assert desk.kinds(asked) == ["wallet.deduct", "payment.requested", "wallet.cancel", "payment.failed"]
 
 
-def test_a_cancellation_is_asked_for_again_a_bounded_number_of_times_and_then_waits_for_a_person(desk: Desk) -> None:
+@pytest.mark.parametrize(
+    ("state", "command"),
+    [("CANCELLING", "wallet.cancel"), ("RECALLING", "fulfilment.cancel"), ("REFUNDING", "wallet.refund")],
+)
+def test_what_undoes_it_is_asked_for_again_a_bounded_number_of_times_and_then_waits_for_a_person(
+    desk: Desk, state: str, command: str
+) -> None:
     """N8."""
     desk.rules = Rules(most_attempts=3)
-    asked = desk.request()
+    asked = desk.request(fulfil=state != "CANCELLING")
+    if state != "CANCELLING":
+        desk.apply(succeeded(asked))
+    if state == "REFUNDING":
+        desk.apply(refused(asked))
     for _ in range(6):
         desk.late(asked)
-    sent = [said["attempt"] for kind, said in desk.left(asked) if kind == "wallet.cancel"]
+    sent = [said["attempt"] for kind, said in desk.left(asked) if kind == command]
     assert sent == [1, 2, 3]
-    assert desk.stands(asked)[0] == "CANCELLING"
+    assert desk.stands(asked)[0] == state
     row = desk.db.execute("SELECT due_at = 'infinity' FROM payments.requests").fetchone()
     assert row == (True,)
 
