@@ -38,6 +38,10 @@ CREATE INDEX saga_stray_by_age ON ferryman.saga_stray (machine, came_at);
 ALTER TABLE ferryman.outbox_audit DROP CONSTRAINT outbox_audit_act_check;
 ALTER TABLE ferryman.outbox_audit ADD CONSTRAINT outbox_audit_act_check
     CHECK (act IN ('replay', 'discard', 'pause', 'resume', 'rebase', 'requeue', 'archive', 'reconcile'));
+CREATE INDEX outbox_audit_given_back ON ferryman.outbox_audit (id)
+    WHERE act = 'reconcile' AND filter ->> 'repair' = 'give_back';
+CREATE INDEX outbox_audit_settled ON ferryman.outbox_audit (((filter ->> 'settle')::uuid))
+    WHERE act = 'reconcile' AND filter ? 'settle';
 
 GRANT SELECT, INSERT, DELETE ON ferryman.saga_stray TO ferryman_consumer;
 GRANT SELECT ON ferryman.saga_stray TO ferryman_monitor;
