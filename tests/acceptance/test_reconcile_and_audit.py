@@ -97,6 +97,33 @@ def test_an_audit_says_ok_and_then_what_is_wrong_and_what_to_do(run: Commands, t
     assert "verdict: wrong" in said
 
 
+@pytest.mark.parametrize(
+    ("limits", "code", "setting"),
+    [
+        ({"STATEMENT_TIMEOUT_SECONDS": "0.3"}, 3, "database.statement_timeout_seconds"),
+        ({"LOCK_TIMEOUT_SECONDS": "0.3"}, 5, None),
+    ],
+)
+def test_an_audit_that_cannot_finish_says_why_and_what_it_found_and_is_not_taken_for_one_that_found_something(
+    run: Commands, town: Town, limits: dict[str, str], code: int, setting: str | None
+) -> None:
+    """The wallets come last, and somebody has locked them."""
+    payment = town.asks()
+    town.consume(payment)
+    town.answer(payment)
+    with damage(town.desk.db), damage(town.books.db):
+        town.desk.db.execute("UPDATE payments.requests SET created_at = created_at - interval '1 min'")
+        town.books.db.execute("DELETE FROM wallet.ledger WHERE request_id = %s", (payment.uuid,))
+    run.environment |= {f"FERRYMAN_DATABASE__{name}": value for name, value in limits.items()}
+    with town.books.db.transaction():
+        town.books.db.execute("LOCK TABLE wallet.wallets")
+        error = run.json("audit", code=code)["error"]
+    assert (error["setting"], error["exit_code"]) == (setting, code)
+    assert "the audit did not finish" in error["message"]
+    assert error["remedy"]
+    assert f"success_without_deduction: {payment.uuid}" in run.said
+
+
 def test_a_wallets_database_that_is_not_named_is_asked_for(run: Commands) -> None:
     del run.environment["FERRYMAN_PAYMENTS__WALLET_DATABASE_URL"]
     for command in (("audit",), ("reconcile", "payments")):

@@ -1,15 +1,23 @@
 """What an audit asks of the servers: each thing once, by its index, in portions that fit into a statement's time."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import psycopg
+import pytest
 from psycopg.types.json import Jsonb
 
 from ferryman.evidence import store as shared
+from ferryman.evidence.audit import balances, store_wallets
+from ferryman.evidence.audit.balances import Balances
+from ferryman.evidence.audit.model import Held
+from ferryman.evidence.audit.reading import Reading
+from ferryman.evidence.audit.unfinished import finishing
 from ferryman.evidence.databases import Connection
-from support.houses import ACT, Town
+from ferryman.runtime.errors import Misconfigured
+from support.houses import ACT, Town, damage
 
 ACTS = "INSERT INTO ferryman.outbox_audit (who, act, reason, filter, entries) VALUES (%s, %s, %s, %s, 1)"
 
@@ -80,3 +88,80 @@ def test_what_was_done_by_hand_is_read_once_for_a_page_and_by_its_index(town: To
     for plan in plans:
         [scan] = scans(plan, "outbox_audit")
         assert (scan["Actual Loops"], scan["Node Type"] != "Seq Scan") == (1, True), plan
+
+
+# --- what wallets hold
+
+
+def holds(town: Town, rows: int, wallets: int = 1) -> list[UUID]:
+    """Wallets whose ledgers have so many rows each, all decided at few moments."""
+    opened = [town.books.open(rows) for _ in range(wallets)]
+    with damage(town.books.db):
+        town.books.db.execute(
+            "INSERT INTO wallet.ledger (request_id, step, kind, wallet_id, amount, currency, balance, decided_at) "
+            "SELECT gen_random_uuid(), 'deduct', 'DEDUCT', w, -1, 'EUR', 0, "
+            "now() - interval '1 day' + n / 7 * interval '1 s' FROM generate_series(1, %s) n, unnest(%s::uuid[]) w",
+            (rows - 1, opened),
+        )  # fmt: skip
+        town.books.db.execute("UPDATE wallet.wallets SET balance = 1 WHERE id = ANY (%s)", (opened,))
+    return opened
+
+
+def test_ledgers_are_summed_from_the_index_alone_in_one_statement_with_what_their_wallets_hold(town: Town) -> None:
+    wallets = holds(town, 200, wallets=100)
+    town.books.db.execute("VACUUM ANALYZE wallet.ledger, wallet.wallets")
+    plans = plans_of(town.books.db)
+    found = store_wallets.held(town.books.db, wallets, 1_000)
+    assert found == [Held(uuid, "EUR", 1, 1, 200) for uuid in wallets]
+    [summed, opened] = scans(plans[0], "ledger")
+    assert (summed["Node Type"], summed["Heap Fetches"], summed["Actual Rows"]) == ("Index Only Scan", 0, 200)
+    assert (opened["Node Type"], opened["Index Name"], opened["Actual Rows"]) == ("Index Scan", "ledger_pkey", 1)
+
+
+def test_a_ledger_that_is_long_is_summed_in_portions_of_one_snapshot(town: Town, monkeypatch: Any) -> None:
+    """Whatever is booked between two of them, and however many of its rows were decided at the same moment."""
+    monkeypatch.setattr(balances, "_ROWS", 50)
+    monkeypatch.setattr(balances, "_MANY_ROWS", 10)
+    [long], [short] = holds(town, 100), holds(town, 50)
+    portions, really = list[int](), store_wallets.booked_after
+
+    def meanwhile(db: Connection, wallet: UUID, moment: datetime | None, most: int) -> tuple[int, datetime | None]:
+        found = really(db, wallet, moment, most)
+        portions.append(found[0])
+        assert len(portions) < 50, "what is booked meanwhile is of another snapshot"
+        with psycopg.connect(db.info.dsn, password=db.info.password, autocommit=True) as other, damage(other):
+            other.execute("UPDATE wallet.wallets SET balance = balance + 1 WHERE id = %s", (wallet,))
+            other.execute(
+                "INSERT INTO wallet.ledger (request_id, step, kind, wallet_id, amount, currency, balance) "
+                "VALUES (gen_random_uuid(), 'deduct', 'REFUND', %s, 1, 'EUR', 0)", (wallet,),
+            )  # fmt: skip
+        return found
+
+    monkeypatch.setattr(store_wallets, "booked_after", meanwhile)
+    found = list(Balances(Reading(town.databases, town.settings)).of([long, short]))
+    assert found == [Held(long, "EUR", 1, 1, 100), Held(short, "EUR", 1, 1, 50)]
+    assert len(portions) > 5
+    assert town.books.db.isolation_level is None
+    booked = 1 + len(portions)
+    assert next(Balances(Reading(town.databases, town.settings)).of([long])).booked == booked
+
+
+def test_wallets_that_cannot_be_summed_in_a_statements_time_are_read_fewer_at_once(town: Town) -> None:
+    """A row of the ledger takes a hundredth of a second here, twice for each wallet: it is summed, and was opened."""
+    wallets = [town.books.open(7) for _ in range(40)]
+    town.books.db.execute("ALTER TABLE wallet.ledger ENABLE ROW LEVEL SECURITY")
+    town.books.db.execute("CREATE POLICY slow ON wallet.ledger USING (pg_sleep(0.01) IS NOT NULL)")
+    read = Balances(limited(town, 0.5))
+    town.books.db.execute("SET ROLE ferryman_monitor")
+    assert [(each.id, each.booked) for each in read.of(wallets)] == [(each, 7) for each in wallets]
+    with (
+        pytest.raises(Misconfigured, match=r"the audit did not finish.*database\.statement_timeout_seconds"),
+        finishing(),
+    ):
+        list(Balances(limited(town, 0.005)).of(wallets))
+
+
+def limited(town: Town, seconds: float) -> Reading:
+    """Where no statement may take longer."""
+    limits = town.settings.database.model_copy(update={"statement_timeout_seconds": seconds})
+    return Reading(town.databases, town.settings.model_copy(update={"database": limits}))

@@ -1,6 +1,7 @@
 """`ferryman audit`"""
 
 import time
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -10,8 +11,10 @@ from ferryman.cli import wiring
 from ferryman.cli.options import MomentType
 from ferryman.cli.output import json_option, print_json, print_table, say
 from ferryman.evidence.audit.model import Books
-from ferryman.evidence.audit.walk import begin
+from ferryman.evidence.audit.unfinished import finishing
+from ferryman.evidence.audit.walk import Audit, begin
 from ferryman.evidence.databases import open_databases
+from ferryman.runtime.errors import FerrymanError
 from ferryman.runtime.exits import Exit
 from ferryman.runtime.times import moment, span
 
@@ -40,22 +43,33 @@ def command(
     ledger, never less than nothing. Payments on their way are counted by themselves. It only reads, in short
     transactions, and may run while everything else does: what looks wrong is looked at a second time before it is
     called so. What is past its retention is said, and not called wrong. The wallet's database is named by
-    payments.wallet_database_url. Exit code 1 when anything is wrong.
+    payments.wallet_database_url. Exit code 1 when anything is wrong; 3, 4 or 5 when it could not finish, with what was
+    found by then on standard error.
     """
     settings = wiring.settings(context)
     wiring.use_catalogue(settings)
-    with open_databases(settings, "audit") as databases:
+    with open_databases(settings, "audit") as databases, finishing():
         audit = begin(databases, settings)
         window, now = audit.books.window, audit.books.window.until
         first, last = (now - each if isinstance(each, timedelta) else each for each in (since, until))
         audit.books.window = window._replace(since=first, until=min(last or now, now))
         audit.progress = _Progress()
-        books = audit.run()
+        books = _run(audit)
     if as_json:
         print_json(books.as_json())
     else:
         _print(books)
     return Exit.FAILURE if books.wrongs else Exit.OK
+
+
+def _run(audit: Audit) -> Books:
+    """Where it cannot finish, what was found by then is said all the same."""
+    try:
+        return audit.run()
+    except FerrymanError:
+        for line in _wrong(audit.books):
+            say(line)
+        raise
 
 
 class _Progress:
@@ -90,8 +104,13 @@ def _print(books: Books) -> None:
         )  # fmt: skip
     for what, count in sorted(books.expired.items()):
         click.echo(f"cannot be told: {count:,} {what}")
-    for each in books.wrong:
-        click.echo(f"{each.what}: {f'{each.id}: ' if each.id else ''}{each.why}\n  {each.next}")
-    if books.wrongs > len(books.wrong):
-        click.echo(f"and {books.wrongs - len(books.wrong):,} more")
+    for line in _wrong(books):
+        click.echo(line)
     click.echo(f"verdict: {books.verdict}" + (f", {books.wrongs:,} found" if books.wrongs else ""))
+
+
+def _wrong(books: Books) -> Iterator[str]:
+    for each in books.wrong:
+        yield f"{each.what}: {f'{each.id}: ' if each.id else ''}{each.why}\n  {each.next}"
+    if books.wrongs > len(books.wrong):
+        yield f"and {books.wrongs - len(books.wrong):,} more"

@@ -1,8 +1,7 @@
 """Gathers what is known of payments: what was booked after they were read, then what was received, what was applied."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import groupby
 from operator import attrgetter
@@ -12,13 +11,11 @@ from ferryman.evidence import store as shared
 from ferryman.evidence.audit import journal, policy, store
 from ferryman.evidence.audit.model import Facts, Horizon, Operation, Receipt, Request
 from ferryman.evidence.audit.policy import COMMANDS
-from ferryman.evidence.databases import Connection, Databases
+from ferryman.evidence.audit.reading import Reading
 from ferryman.evidence.messages import ANSWER
 from ferryman.evidence.reconcile.outbox import topic_of, unpublished
 from ferryman.evidence.store import AskedBack
 from ferryman.relay.operator.desk import Desk as OutboxDesk
-from ferryman.runtime.desk import Desk
-from ferryman.runtime.settings import Settings
 from ferryman.runtime.uuids import derived
 from ferryman.services.payments.rules import message_id
 
@@ -28,26 +25,6 @@ _FEW, _MANY = 1, 32
 _HANDLED, _IN_VAIN, _GIVEN_UP = "HANDLED", ("REJECTED", "RECEIVED"), ("FAILED", "DISCARDED")
 _BEFORE, _AFTER = timedelta(minutes=1), timedelta(minutes=15)
 """What clocks and long transactions may put between a result and what was appended with it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """Both databases, in short transactions that only read."""
-
-    databases: Databases
-    settings: Settings
-
-    @contextmanager
-    def orchestrator(self) -> Iterator[Connection]:
-        with Desk(self.databases.orchestrator, self.settings.database).acting() as db:
-            store.read_only(db)
-            yield db
-
-    @contextmanager
-    def wallet(self) -> Iterator[Connection]:
-        with Desk(self.databases.wallet, self.settings.database).acting() as db:
-            store.read_only(db)
-            yield db
 
 
 def first(reading: Reading, page: Sequence[Request], horizon: Horizon) -> list[Facts]:

@@ -69,12 +69,20 @@ class Operation(NamedTuple):
     decided_at: datetime
 
 
-class Unbalanced(NamedTuple):
-    """A wallet that does not hold what its ledger says, or less than nothing."""
+class Held(NamedTuple):
+    """What a wallet holds, what its ledger sums to, and what it was opened with."""
 
     id: UUID
+    currency: str
     balance: int
-    booked: int
+    booked: int | None
+    """None where its ledger is too long to be summed beside others."""
+    opened: int
+
+    @property
+    def unbalanced(self) -> bool:
+        """Whether it does not hold what its ledger says, or holds less than nothing."""
+        return self.balance != self.booked or self.balance < 0
 
 
 class Window(NamedTuple):

@@ -9,6 +9,7 @@ from ferryman.evidence.audit.model import (
     EXPIRED,
     FOUND,
     Facts,
+    Held,
     Horizon,
     Judged,
     Operation,
@@ -154,11 +155,11 @@ def lopsided(uuid: UUID, kinds: str) -> Wrong:
     return Wrong("lopsided", uuid, f"the two sides of {kinds} do not sum to zero", f"ferryman trace {uuid}")
 
 
-def unbalanced(uuid: UUID, balance: int, booked: int) -> Wrong:
-    said = f"the wallet holds {balance}, and its ledger sums to {booked}"
+def unbalanced(wallet: Held) -> Wrong:
+    said = f"the wallet holds {wallet.balance}, and its ledger sums to {wallet.booked}"
     return Wrong(
-        "unbalanced", uuid, said + (": it holds less than nothing" if balance < 0 else ""),
-        "psql $FERRYMAN_PAYMENTS__WALLET_DATABASE_URL -c 'TABLE wallet.unbalanced'",
+        "unbalanced", wallet.id, said + (": it holds less than nothing" if wallet.balance < 0 else ""),
+        "in the wallet's database: TABLE wallet.unbalanced",
     )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from uuid import UUID
 from psycopg.rows import tuple_row
 
 from ferryman.evidence.audit.columns import Numbers, Uuids, giving, taking
-from ferryman.evidence.audit.model import Operation, Page, Place, Plain, Receipt, Request, Unbalanced, Window
+from ferryman.evidence.audit.model import Operation, Page, Place, Plain, Receipt, Request, Window
 from ferryman.evidence.databases import Connection
 
 _COLUMNS = "r.uuid, r.wallet_id, r.amount, r.currency, r.fulfil, r.state, r.attempt, r.created_at, r.changed_at"
@@ -135,29 +135,6 @@ FROM unnest(%(ids)b::uuid[]) n (id) CROSS JOIN LATERAL (
 GROUP BY e.request_id, e.step, e.kind HAVING sum(e.amount) <> 0
 """
 
-# One statement, so a balance and its ledger are of one moment, however busy the wallet is.
-_WALLETS = """\
--- audit.wallets
-SELECT w.id, w.currency, w.balance, coalesce(l.booked, 0)::bigint, coalesce(l.opened, 0)::bigint
-FROM (
-    SELECT id, currency, balance FROM wallet.wallets
-    WHERE (%(after)s::uuid IS NULL OR id > %(after)s) ORDER BY id LIMIT %(most)s
-) w
-CROSS JOIN LATERAL (
-    SELECT sum(amount) AS booked, sum(amount) FILTER (WHERE kind = 'OPEN') AS opened
-    FROM wallet.ledger l WHERE l.wallet_id = w.id OFFSET 0
-) l
-ORDER BY w.id
-"""
-
-_UNBALANCED = """\
--- audit.unbalanced
-SELECT w.id, w.balance, coalesce(l.booked, 0)::bigint AS booked
-FROM wallet.wallets w
-CROSS JOIN LATERAL (SELECT sum(amount) AS booked FROM wallet.ledger l WHERE l.wallet_id = w.id) l
-WHERE w.id = ANY (%(ids)s::uuid[]) AND (w.balance < 0 OR w.balance <> coalesce(l.booked, 0))
-"""
-
 # Compiling such statements takes longer than to run them.
 _READ_ONLY = """\
 -- audit.read_only
@@ -243,16 +220,6 @@ def lopsided(db: Connection, ids: Uuids) -> list[tuple[UUID, str, str]]:
     cursor = db.cursor(row_factory=tuple_row)
     taking(cursor)
     return cursor.execute(_LOPSIDED, {"ids": ids}).fetchall()
-
-
-def wallets(db: Connection, after: UUID | None, most: int) -> list[tuple[UUID, str, int, int, int]]:
-    """What each holds, what its ledger sums to, and what it was opened with."""
-    cursor = db.cursor(row_factory=tuple_row, binary=True)
-    return cursor.execute(_WALLETS, {"after": after, "most": most}).fetchall()
-
-
-def unbalanced(db: Connection, ids: Sequence[UUID]) -> list[Unbalanced]:
-    return rows(db, Unbalanced, _UNBALANCED, {"ids": list(ids)})
 
 
 def now(db: Connection) -> datetime:

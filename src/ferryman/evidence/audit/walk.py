@@ -12,11 +12,12 @@ from datetime import datetime, timedelta
 from itertools import groupby
 from uuid import UUID
 
-from ferryman.evidence.audit import columns, gathering, policy, store, store_again
+from ferryman.evidence.audit import columns, gathering, policy, store, store_again, store_wallets
+from ferryman.evidence.audit.balances import Balances
 from ferryman.evidence.audit.columns import Uuids
-from ferryman.evidence.audit.gathering import Reading
 from ferryman.evidence.audit.model import Books, Facts, Horizon, Page, Place, Request, Window
 from ferryman.evidence.audit.policy import COMMANDS
+from ferryman.evidence.audit.reading import Reading
 from ferryman.evidence.databases import Databases
 from ferryman.evidence.messages import ANSWER
 from ferryman.runtime.settings import Settings
@@ -45,6 +46,10 @@ class Audit:
     """How long what looks wrong is left alone before it is looked at again."""
     _suspects: list[UUID] = field(default_factory=list)
     _orphans: set[UUID] = field(default_factory=set)
+    _balances: Balances = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._balances = Balances(self.reading)
 
     def run(self) -> Books:
         self._requests()
@@ -165,21 +170,28 @@ class Audit:
         after: UUID | None = None
         while True:
             with self.reading.wallet() as db:
-                page = store.wallets(db, after, PAGE // 10)
+                page = store_wallets.after(db, after, PAGE // 10)
             if not page:
                 return
-            for _, currency, balance, _, opened in page:
-                sums = self.books.sum_of(currency)
-                sums.wallets += balance
-                sums.opened += opened
-            if suspects := [uuid for uuid, _, balance, booked, _ in page if balance != booked or balance < 0]:
-                time.sleep(self.moment_seconds)
-                with self.reading.wallet() as db:
-                    for each in store.unbalanced(db, suspects):
-                        self.books.find(policy.unbalanced(*each))
-            after = page[-1][0]
+            suspects = []
+            for each in self._balances.of(page):
+                sums = self.books.sum_of(each.currency)
+                sums.wallets += each.balance
+                sums.opened += each.opened
+                if each.unbalanced:
+                    suspects.append(each.id)
+            self._unbalanced(suspects)
+            after = page[-1]
             self.books.counts["wallets.looked_at"] += len(page)
             self.progress("wallets", self.books.counts["wallets.looked_at"], 0)
+
+    def _unbalanced(self, suspects: Sequence[UUID]) -> None:
+        if not suspects:
+            return
+        time.sleep(self.moment_seconds)
+        for each in self._balances.of(suspects):
+            if each.unbalanced:
+                self.books.find(policy.unbalanced(each))
 
 
 def begin(
