@@ -223,14 +223,27 @@ def test_what_is_past_its_retention_is_said_and_not_called_wrong(town: Town) -> 
     assert payment.uuid not in {each.id for each in books.wrong}
 
 
-def test_payments_that_were_archived_are_no_orphans(town: Town) -> None:
-    payment, lost = town.asks(), town.asks()
-    over(town, payment)
-    town.ages(payment)
+def test_payments_that_were_archived_are_no_orphans_whatever_the_wallets_clock_says(town: Town) -> None:
+    """Their uuids stand in `payments.archived`."""
+    early, late = town.asks(), town.asks()
+    over(town, early, late)
+    town.ages(early, late)
+    with damage(town.books.db):
+        town.books.db.execute("UPDATE wallet.ledger SET decided_at = now() WHERE request_id = %s", (late.uuid,))
     town.desk.db.execute("SELECT payments.archive(now() - interval '1 min', 'ann', 'kept elsewhere')").fetchall()
-    over(town, lost)
+    for db in (town.desk.db, town.books.db):
+        db.execute("SET ROLE ferryman_monitor")
+    books = audited(town)
+    assert (whats(books), books.expired) == ([], {policy.ARCHIVED: 2})
+
+
+def test_a_payment_that_was_not_archived_is_an_orphan_however_long_before_an_archive_it_was_booked(town: Town) -> None:
+    kept, lost = town.asks(), town.asks()
+    over(town, kept, lost)
+    town.ages(kept, lost)
     with damage(town.desk.db):
         town.desk.db.execute("DELETE FROM payments.requests WHERE uuid = %s", (lost.uuid,))
+    town.desk.db.execute("SELECT payments.archive(now() + interval '1 year', 'ann', 'all of it')").fetchall()
     books = audited(town)
     assert whats(books) == [("no_request", lost.uuid)]
     assert books.expired[policy.ARCHIVED] == 1

@@ -131,13 +131,3 @@ def test_what_was_never_given_back_is_wrong_once_it_has_had_its_time(town: Town)
     assert ("failure_with_deduction", payment.uuid) in whats(audited(town))
     town.desk.db.execute("DELETE FROM ferryman.outbox_exception")
     assert ("failure_with_deduction", payment.uuid) in whats(audited(town)), "published, and lost"
-
-
-def test_what_was_archived_long_before_its_time_hides_no_orphan(town: Town) -> None:
-    """A cut in the future is of what had ended when it was made."""
-    town.desk.db.execute("SELECT payments.archive(now() + interval '1 year', 'ann', 'all of it')").fetchall()
-    lost = town.asks()
-    over(town, lost)
-    with damage(town.desk.db):
-        town.desk.db.execute("DELETE FROM payments.requests WHERE uuid = %s", (lost.uuid,))
-    assert whats(audited(town)) == [("no_request", lost.uuid)]

@@ -26,7 +26,7 @@ COMMANDS: Mapping[str, str] = {operation: command for command, operation in KIND
 RECEIPTS_GONE = "receipts of the wallet that are past their retention"
 RESULTS_GONE = "receipts of the orchestrator that are past their retention"
 COMMANDS_GONE = "commands that the journal may have forgotten"
-ARCHIVED = "payments of the ledger that ended before the last archive()"
+ARCHIVED = "payments of the ledger that were archived"
 GONE: Mapping[str, str] = {
     "receipts.expired": RECEIPTS_GONE, "results.expired": RESULTS_GONE, "commands.expired": COMMANDS_GONE,
 }  # fmt: skip

@@ -26,11 +26,11 @@ _HEARD = """\
 SELECT received_at FROM ferryman.inbox WHERE consumer = 'payments' ORDER BY received_at DESC LIMIT 1
 """
 
-# What the ledger has of before that may have been archived: nothing that ended after it was.
 _ARCHIVED = """\
 -- audit.archived
-SELECT max(least((filter ->> 'before')::timestamptz, at)) FROM ferryman.outbox_audit
-WHERE act = 'archive' AND filter ->> 'machine' = 'payment'
+SELECT a.uuid FROM unnest(%(ids)b::uuid[]) n (id) CROSS JOIN LATERAL (
+    SELECT a.uuid FROM payments.archived a WHERE a.uuid = n.id OFFSET 0
+) a
 """
 
 
@@ -50,7 +50,6 @@ def heard(db: Connection) -> datetime | None:
     return row[0] if row else None
 
 
-def archived(db: Connection) -> datetime | None:
-    """Payments that ended before this moment may stand elsewhere by now."""
-    found: datetime | None = one(db, _ARCHIVED)
-    return found
+def archived(db: Connection, ids: Sequence[UUID]) -> set[UUID]:
+    """Those of these payments that were archived."""
+    return ids_of(db, _ARCHIVED, {"ids": list(ids)})

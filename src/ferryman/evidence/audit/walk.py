@@ -148,21 +148,18 @@ class Audit:
             return store.unknown(db, ids)
 
     def _orphans_again(self) -> None:
-        """What was archived since stands elsewhere, and is not called lost."""
+        """What was archived has left its uuid, and is not called lost; what is in neither place was never recorded."""
         if not self._orphans:
             return
         time.sleep(self.moment_seconds)
         missing = sorted(self._unknown(sorted(self._orphans)))
-        with self.reading.wallet() as db:
-            last = {each.request_id: each.decided_at for each in store.operations(db, missing)}
         with self.reading.orchestrator() as db:
-            archived = store_again.archived(db)
+            archived = store_again.archived(db, missing)
+        self.books.expired.update([policy.ARCHIVED] * len(archived))
         for uuid in missing:
-            if archived is not None and last[uuid] < archived:
-                self.books.expired[policy.ARCHIVED] += 1
-            else:
+            if uuid not in archived:
+                self.books.counts["ledger.orphans"] += 1
                 self.books.find(policy.orphan(uuid))
-        self.books.counts["ledger.orphans"] += len(missing)
         self._orphans.clear()
 
     def _wallets(self) -> None:
