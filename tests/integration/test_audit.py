@@ -17,7 +17,7 @@ from ferryman.services.payments.rules import message_id
 from ferryman.services.payments.store import Request
 from support.auditing import audited, over, whats
 from support.houses import ACT, Town, damage
-from support.paying import Desk, failed
+from support.paying import Desk, accepted, failed
 from support.walleting import asked, transact
 
 
@@ -221,6 +221,18 @@ def test_what_is_past_its_retention_is_said_and_not_called_wrong(town: Town) -> 
     books = audited(town)
     assert (books.expired[policy.RECEIPTS_GONE], books.expired[policy.RESULTS_GONE]) >= (1, 1)
     assert payment.uuid not in {each.id for each in books.wrong}
+
+
+def test_a_payment_that_is_fulfilled_once_its_receipts_are_forgotten_is_in_order(town: Town) -> None:
+    payment = town.asks(fulfil=True)
+    over(town, payment)
+    town.ages(payment, seconds=town.settings.consumer.receipts_retention_seconds + 3600)
+    for db in (town.desk.db, town.books.db):
+        db.execute("DELETE FROM ferryman.inbox")
+    town.desk.apply(accepted(payment))
+    books = audited(town)
+    assert (whats(books), town.desk.stands(payment)[0]) == ([], "SUCCEEDED")
+    assert books.expired == {policy.RECEIPTS_GONE: 1, policy.RESULTS_GONE: 1}
 
 
 def test_payments_that_were_archived_are_no_orphans_whatever_the_wallets_clock_says(town: Town) -> None:

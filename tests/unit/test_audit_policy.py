@@ -10,6 +10,7 @@ from ferryman.evidence.audit.model import Facts, Horizon, Operation, Request, Su
 from ferryman.evidence.audit.policy import add, judge, unequal
 
 NOW = datetime(2026, 11, 18, 12, tzinfo=UTC)
+HOUR = timedelta(hours=1)
 ONE, WALLET = UUID(int=1), UUID(int=2)
 FOR_EVER = Horizon(None, None)
 AFTER = Horizon(NOW + timedelta(days=1), NOW + timedelta(days=1))
@@ -67,7 +68,22 @@ def test_what_receipts_would_tell_is_not_called_wrong_once_they_are_forgotten() 
     assert {"receipts.expired", "results.expired"} <= set(judged.counts)
 
 
-LATER = Horizon(None, None, NOW + timedelta(hours=1), NOW + timedelta(hours=1))
+@pytest.mark.parametrize(
+    ("known", "wrong"),
+    [
+        (facts("SUCCEEDED", TAKEN, applied=False, fulfil=True), []),
+        (facts("SUCCEEDED", TAKEN._replace(decided_at=NOW + HOUR), applied=False, fulfil=True), ["no_result"]),
+        (facts("FAILED", TAKEN, BACK, applied=False, fulfil=True), ["no_result"]),  # by which it was over
+    ],
+)
+def test_a_payment_that_was_fulfilled_after_its_result_was_forgotten_is_in_order(
+    known: Facts, wrong: list[str]
+) -> None:
+    """Each database has its own clock: that of the orchestrator is behind."""
+    assert [each.what for each in judge(known, Horizon(NOW + HOUR, NOW - HOUR)).wrong] == wrong
+
+
+LATER = Horizon(None, None, NOW + HOUR, NOW + HOUR)
 
 
 @pytest.mark.parametrize(
@@ -83,7 +99,7 @@ LATER = Horizon(None, None, NOW + timedelta(hours=1), NOW + timedelta(hours=1))
         (facts("DEDUCTING", applied=False, seen=True), []),
         (facts("DEDUCTING", applied=False, seen=True, stale=frozenset({"DEDUCT"})), ["no_ledger"]),
         (facts("FAILED", TAKEN, back_at=NOW), ["failure_with_deduction"]),
-        (facts("FAILED", TAKEN, back_at=NOW + timedelta(hours=1)), []),
+        (facts("FAILED", TAKEN, back_at=NOW + HOUR), []),
     ],
 )
 def test_what_has_had_its_time_must_have_gone_on(known: Facts, wrong: list[str]) -> None:

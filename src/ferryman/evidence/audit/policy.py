@@ -237,7 +237,16 @@ def _results(known: Facts, status: str, horizon: Horizon) -> str:
             return "told"
         if not _before(max(each.decided_at for each in known.operations), horizon.heard):
             return "behind"  # told by HTTP, and the result that the wallet reported comes after
-    return "expired" if _gone(known.request.changed_at, horizon.orchestrator) else "missing"
+    return "expired" if _results_gone(known, horizon) else "missing"
+
+
+def _results_gone(known: Facts, horizon: Horizon) -> bool:
+    """By its last result it was over, and that by the orchestrator's clock; but where it was fulfilled after that, only
+    the ledger tells when the result can have come: not before it was decided, by the wallet's.
+    """
+    if known.request.fulfil and known.request.state == SUCCEEDED and known.operations:
+        return _gone(max(each.decided_at for each in known.operations), horizon.wallet)
+    return _gone(known.request.changed_at, horizon.orchestrator)
 
 
 def _may_be_told(known: Facts) -> bool:
