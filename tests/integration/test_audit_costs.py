@@ -69,6 +69,7 @@ def test_what_was_asked_back_by_hand_is_counted_for_each_payment(town: Town) -> 
     rows = town.desk.db.execute("SELECT at FROM ferryman.outbox_audit ORDER BY id").fetchall()
     assert (found[one].at, found[two].at) == (rows[2][0], rows[0][0])
     assert shared.settled(town.desk.db, [one, two, none]) == {two}
+    assert shared.by_hand(town.desk.db, [one, two, none]) == {one: 3, two: 2, none: 1}
 
 
 def test_what_was_done_by_hand_is_read_once_for_a_page_and_by_its_index(town: Town) -> None:

@@ -1,19 +1,22 @@
 """What is on its way is never called wrong, and what has had its time must have gone on."""
 
 from dataclasses import replace
+from typing import Any
 from uuid import uuid4
 
+from ferryman import Received
 from ferryman.consumer.face import Plain
 from ferryman.consumer.transaction import BatchTransaction
-from ferryman.evidence.audit import policy
+from ferryman.evidence.audit import gathering, policy
+from ferryman.runtime.desk import audit
 from ferryman.services.payments.rules import message_id
 from ferryman.services.payments.store import Request
 from ferryman.services.payments.telling import Told, tell
 from ferryman.services.wallet.literal import consumer as silent
 from support.auditing import audited, over, whats
-from support.houses import Town, damage
-from support.paying import failed
-from support.walleting import asked
+from support.houses import ACT, Town, damage
+from support.paying import accepted, failed
+from support.walleting import asked, transact
 
 
 def test_a_result_that_was_reported_and_never_came_is_missed_once_the_orchestrator_hears_others(town: Town) -> None:
@@ -131,3 +134,44 @@ def test_what_was_never_given_back_is_wrong_once_it_has_had_its_time(town: Town)
     assert ("failure_with_deduction", payment.uuid) in whats(audited(town))
     town.desk.db.execute("DELETE FROM ferryman.outbox_exception")
     assert ("failure_with_deduction", payment.uuid) in whats(audited(town)), "published, and lost"
+
+
+def asked_for(payment: Request, attempt: int, kind: str = "DEDUCT", **more: Any) -> Received:
+    """An attempt that took effect, and the only one that the wallet received."""
+    type_ = {"DEDUCT": "wallet.deduct", "CANCEL": "wallet.cancel"}[kind]
+    return asked(kind, payment.wallet_id, payment.uuid, id=message_id(payment.uuid, type_, attempt), **more)
+
+
+def test_an_attempt_that_took_effect_late_is_found_in_the_state_it_led_to(town: Town) -> None:
+    """`payments.most_attempts` may be a thousand."""
+    payment, other = town.asks(), town.asks()
+    over(town, other)
+    town.desk.late(payment)
+    with damage(town.desk.db):
+        town.desk.db.execute("UPDATE payments.requests SET attempt = 900 WHERE uuid = %s", (payment.uuid,))
+    transact(town.books.db, [asked_for(payment, 900, "CANCEL")])
+    town.answer(payment)
+    assert town.desk.stands(payment)[0] == "FAILED"
+    books = audited(town)
+    assert (whats(books), books.counts["receipts.found"], books.counts["results.applied"]) == ([], 2, 2)
+
+
+def test_an_attempt_that_people_made_is_found_though_the_state_that_followed_counts_anew(
+    town: Town, monkeypatch: Any
+) -> None:
+    """It was asked for by hand 40 times. N12: what was asked for so often is looked at few at once."""
+    monkeypatch.setattr(gathering, "_AT_ONCE", 40)
+    payment, lost = town.asks(fulfil=True), town.asks(fulfil=True)
+    for _ in range(40):
+        said = {"repair": "republish", "payments": [str(payment.uuid), str(uuid4())]}
+        audit(town.desk.db, "reconcile", ACT, said=said, entries=2)
+    transact(town.books.db, [asked_for(each, 41, amount=each.amount) for each in (payment, lost)])
+    town.answer(payment, lost)
+    assert town.desk.db.execute("SELECT DISTINCT state, attempt FROM payments.requests").fetchall() == [
+        ("FULFILLING", 1)
+    ]
+    assert whats(audited(town)) == [("no_receipt", lost.uuid)]
+    town.desk.apply(accepted(payment))
+    for db in (town.desk.db, town.books.db):
+        db.execute("SET ROLE ferryman_monitor")
+    assert whats(audited(town)) == [("no_receipt", lost.uuid)]

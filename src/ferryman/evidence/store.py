@@ -1,4 +1,4 @@
-"""SQL that `audit` and `reconcile` share: what was done about payments after they had ended, or were stuck."""
+"""SQL that `audit` and `reconcile` share: what was done about payments by hand, or after they had ended."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -30,6 +30,15 @@ LEFT JOIN by_hand ON by_hand.id = n.id
 WHERE late.at IS NOT NULL OR by_hand.at IS NOT NULL
 """
 
+# A state that follows begins at one again, so a payment does not tell how often it was asked for before.
+_BY_HAND = """\
+-- audit.by_hand
+SELECT p.id::uuid, count(DISTINCT a.id)
+FROM ferryman.outbox_audit a CROSS JOIN LATERAL jsonb_array_elements_text(a.filter -> 'payments') p (id)
+WHERE a.act = 'reconcile' AND p.id = ANY (%(names)s::text[])
+GROUP BY p.id
+"""
+
 _SETTLED = """\
 -- audit.settled
 SELECT (filter ->> 'settle')::uuid FROM ferryman.outbox_audit
@@ -55,6 +64,12 @@ def asked_back(db: Connection, ids: Sequence[UUID]) -> dict[UUID, AskedBack]:
     given = {"ids": list(ids), "names": [str(each) for each in ids]}
     found = db.cursor(row_factory=tuple_row, binary=True).execute(_ASKED_BACK, given).fetchall()
     return {uuid: AskedBack(*said) for uuid, *said in found}
+
+
+def by_hand(db: Connection, ids: Sequence[UUID]) -> dict[UUID, int]:
+    """In how many repairs by people each of these payments was named: each may have made an attempt."""
+    given = {"names": [str(each) for each in ids]}
+    return dict(db.cursor(row_factory=tuple_row, binary=True).execute(_BY_HAND, given).fetchall())
 
 
 def settled(db: Connection, ids: Sequence[UUID]) -> set[UUID]:

@@ -1,6 +1,6 @@
 """Gathers what is known of payments: what was booked after they were read, then what was received, what was applied."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import groupby
@@ -20,7 +20,9 @@ from ferryman.runtime.uuids import derived
 from ferryman.services.payments.rules import message_id
 
 _FEW, _MANY = 1, 32
-"""Attempts that are looked for at first, and when something was not found."""
+"""Attempts that are looked for at first, and when something was not found: at least."""
+_AT_ONCE = 500 * _MANY
+"""Attempts that are looked for in one go, of all payments together."""
 
 _HANDLED, _IN_VAIN, _GIVEN_UP = "HANDLED", ("REJECTED", "RECEIVED"), ("FAILED", "DISCARDED")
 _BEFORE, _AFTER = timedelta(minutes=1), timedelta(minutes=15)
@@ -29,14 +31,30 @@ _BEFORE, _AFTER = timedelta(minutes=1), timedelta(minutes=15)
 
 def first(reading: Reading, page: Sequence[Request], horizon: Horizon) -> list[Facts]:
     """What most payments need no more than."""
-    return _gather(reading, page, horizon, _FEW)
+    return _gather(reading, page, horizon, dict.fromkeys((each.uuid for each in page), _FEW))
 
 
 def again(reading: Reading, page: Sequence[Request], horizon: Horizon) -> list[Facts]:
-    """With every attempt that there may have been, what the journal has of commands that nobody received, and what was
-    done about those that had ended.
+    """With every attempt that there may have been: of the state in which it stands, or stood last; and where something
+    is missing even so, with as many as people may have made.
     """
-    found = _gather(reading, page, horizon, _MANY)
+    attempts = {each.uuid: max(_MANY, each.attempt) for each in page}
+    found = _explained(reading, page, horizon, attempts)
+    if not (missed := [each.request for each in found if policy.misses(each, horizon)]):
+        return found
+    with reading.orchestrator() as db:
+        by_hand = shared.by_hand(db, [each.uuid for each in missed])
+    made = {each.uuid: _FEW + by_hand.get(each.uuid, 0) for each in missed}
+    wider = [each for each in missed if made[each.uuid] > attempts[each.uuid]]
+    widely = {each.request.uuid: each for each in _explained(reading, wider, horizon, made)} if wider else {}
+    return [widely.get(each.request.uuid, each) for each in found]
+
+
+def _explained(
+    reading: Reading, page: Sequence[Request], horizon: Horizon, attempts: Mapping[UUID, int]
+) -> list[Facts]:  # fmt: skip
+    """With what the journal has of commands that nobody received, and what was done about those that had ended."""
+    found = [each for few in _portions(page, attempts) for each in _gather(reading, few, horizon, attempts)]
     unseen = [each.request for each in found if policy.unseen(each, horizon)]
     commanded = journal.commanded(reading.databases.orchestrator, reading.settings, unseen)
     ids = [each.uuid for each in page]
@@ -55,12 +73,27 @@ def again(reading: Reading, page: Sequence[Request], horizon: Horizon) -> list[F
     ]
 
 
-def _gather(reading: Reading, page: Sequence[Request], horizon: Horizon, attempts: int) -> list[Facts]:
+def _portions(page: Sequence[Request], attempts: Mapping[UUID, int]) -> Iterator[list[Request]]:
+    """N12: of payments that were asked for very often, few at once."""
+    portion, many = list[Request](), 0
+    for each in page:
+        if portion and many + attempts[each.uuid] > _AT_ONCE:
+            yield portion
+            portion, many = [], 0
+        portion.append(each)
+        many += attempts[each.uuid]
+    if portion:
+        yield portion
+
+
+def _gather(
+    reading: Reading, page: Sequence[Request], horizon: Horizon, attempts: Mapping[UUID, int]
+) -> list[Facts]:  # fmt: skip
     ids = [each.uuid for each in page]
     with reading.wallet() as db:
         rows = sorted(store.operations(db, ids), key=attrgetter("request_id"))
         booked = {uuid: tuple(each) for uuid, each in groupby(rows, key=attrgetter("request_id"))}
-        commands = [_commands(uuid, booked.get(uuid, ()), attempts) for uuid in ids]
+        commands = [_commands(uuid, booked.get(uuid, ()), attempts[uuid]) for uuid in ids]
         received = store.received(db, "wallet", [each for mine in commands for _, each in mine])
     results = [[derived(each, ANSWER) for _, each in mine] for mine in commands]
     with reading.orchestrator() as db:

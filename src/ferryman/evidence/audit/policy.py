@@ -67,6 +67,11 @@ def plain_at_once(known: Facts, judged: Judged) -> bool:
     return doubts.isdisjoint(judged.counts)
 
 
+def misses(known: Facts, horizon: Horizon) -> bool:
+    """Whether it lacks a message that may be of an attempt which was not looked for."""
+    return not _MISSING.isdisjoint(each.what for each in judge(known, horizon).wrong)
+
+
 def unseen(known: Facts, horizon: Horizon) -> bool:
     """Whether it was asked for so long ago that a command must be somewhere, and the wallet knows none."""
     return (
@@ -270,6 +275,7 @@ def _wrong(known: Facts, what: str, why: str) -> Wrong:
 _DOUBTS = {"receipts.expired", "results.expired", "results.told", "results.behind"}
 """What another attempt, which was not looked for at first, may still tell."""
 
+_MISSING = {"no_receipt", "no_result", "no_command"}
 _MENDS: Mapping[str, str] = {
     "failure_with_deduction": "   and then ferryman reconcile payments --id {}",
     "no_command": "   and then ferryman reconcile payments --id {}",
