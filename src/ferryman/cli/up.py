@@ -8,7 +8,7 @@ import click
 from ferryman.cli import wiring
 from ferryman.cli.output import json_option, print_json, say
 from ferryman.runtime import signals
-from ferryman.runtime.errors import Misconfigured
+from ferryman.runtime.errors import Misconfigured, env_name
 
 
 @click.command("up", context_settings={"ignore_unknown_options": True})
@@ -22,7 +22,7 @@ def command(embedded: bool, registry: bool, as_json: bool, program: tuple[str, .
     """Bring up PostgreSQL (migrated), Kafka and a schema registry on this machine, until Ctrl-C.
 
     Their data is temporary and goes away with them. With a PROGRAM, it runs with the servers in its environment, and
-    they go away when it ends:
+    they go away when it ends; your ferryman.toml counts for it, but for the databases and the brokers that it names:
 
     \b
       ferryman up --embedded
@@ -32,7 +32,7 @@ def command(embedded: bool, registry: bool, as_json: bool, program: tuple[str, .
     with signals.heard(stop.set), wiring.embedded().open_house(embedded=embedded, registry_too=registry) as rooms:
         for climb in rooms.climbs:
             say(str(climb))
-        variables = rooms.environment
+        variables = alone(rooms.environment)
         if program:
             return _run(program, variables, stop)
         if as_json:
@@ -42,6 +42,12 @@ def command(embedded: bool, registry: bool, as_json: bool, program: tuple[str, .
             say("ready: Ctrl-C stops everything")
         stop.wait()
     return 0
+
+
+def alone(variables: dict[str, str]) -> dict[str, str]:
+    """With the one database for every one that a file may name: a relay of these servers publishes no other outbox."""
+    url = variables[env_name("database_url")]
+    return {**variables, env_name("relay.sources"): "{}", env_name("payments.wallet_database_url"): url}
 
 
 def _run(program: tuple[str, ...], variables: dict[str, str], stop: threading.Event) -> int:

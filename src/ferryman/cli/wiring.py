@@ -13,7 +13,7 @@ import click
 from ferryman.consumer.api import Consumer
 from ferryman.migrations.chains import ENGINE
 from ferryman.runtime import logs
-from ferryman.runtime.errors import Misconfigured
+from ferryman.runtime.errors import ENV_PREFIX, Misconfigured
 from ferryman.runtime.service import Service
 from ferryman.runtime.settings import Settings
 from ferryman.runtime.settings_outbox import Outbox
@@ -23,7 +23,7 @@ from ferryman.schemas import active
 if TYPE_CHECKING:
     from ferryman.schemas.catalogue import Catalogue
     from ferryman.schemas.registry import Registry
-from ferryman.runtime.sources import Loaded, load
+from ferryman.runtime.sources import URL_VARIABLE, Loaded, load
 
 
 def loaded(context: click.Context) -> Loaded:
@@ -50,7 +50,9 @@ def with_literal_outbox(found: Settings) -> Settings:
 
 def environment(**urls: str) -> Mapping[str, str]:
     """Our environment, with these servers in place of any settings: what a child process is given."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("FERRYMAN_")}
+    kept = {
+        name: value for name, value in os.environ.items() if not name.startswith(ENV_PREFIX) and name != URL_VARIABLE
+    }  # fmt: skip
     return {**kept, **urls}
 
 

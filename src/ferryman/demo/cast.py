@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
+from ferryman.runtime.sources import CONFIG_VARIABLE, DEFAULT_FILE
 from ferryman.testing.process import Process
 
 NAMES = ("relay", "wallet", "payments")
@@ -71,11 +72,17 @@ class Cast:
 
     def __enter__(self) -> Self:
         for name in NAMES:
-            environment = {**self.inherited, **self.servers.environment(name)}
-            process = Process(name, [*_PROGRAM, "run", name], self.folder / f"{name}.log", env=environment)
+            process = self._process(name)
             self.players[name] = Player(name, process)
             process.launch()
         return self
+
+    def _process(self, name: str) -> Process:
+        """With settings of its own and no others: a file of somebody's may name databases whose outbox is not ours."""
+        nothing = self.folder / DEFAULT_FILE.name
+        nothing.touch()
+        environment = {**self.inherited, CONFIG_VARIABLE: str(nothing), **self.servers.environment(name)}
+        return Process(name, [*_PROGRAM, "run", name], self.folder / f"{name}.log", env=environment)
 
     def __exit__(self, *_: object) -> None:
         for player in self.players.values():

@@ -17,6 +17,8 @@ from ferryman.runtime.errors import ENV_NESTING, ENV_PREFIX, Misconfigured, env_
 from ferryman.runtime.settings import Kafka, Settings
 
 CONFIG_VARIABLE = "FERRYMAN_CONFIG"
+URL_VARIABLE = "DATABASE_URL"
+"""Honoured below our own name of it."""
 DEFAULT_FILE = Path("ferryman.toml")
 _FILE_SUFFIX = "_FILE"
 
@@ -82,8 +84,8 @@ def read_environment(
     environ: Mapping[str, str], problems: list[Misconfigured]
 ) -> Iterator[tuple[str, tuple[str, ...], Any]]:
     """(variable, path, value) of every FERRYMAN_* name; what is wrong with one goes to `problems`."""
-    if environ.get("DATABASE_URL") and not {"FERRYMAN_DATABASE_URL", "FERRYMAN_DATABASE_URL_FILE"} & environ.keys():
-        yield "DATABASE_URL", ("database_url",), environ["DATABASE_URL"]
+    if environ.get(URL_VARIABLE) and not {"FERRYMAN_DATABASE_URL", "FERRYMAN_DATABASE_URL_FILE"} & environ.keys():
+        yield URL_VARIABLE, ("database_url",), environ[URL_VARIABLE]
     for variable in sorted(environ):
         if not variable.startswith(ENV_PREFIX) or variable == CONFIG_VARIABLE:
             continue

@@ -30,10 +30,10 @@ def unpacked(package: str) -> Path:
 
 
 def environment(folder: Path) -> Mapping[str, str]:
-    """By which a program from that folder finds the libraries beside it."""
+    """Ours, by which a program from that folder finds the libraries beside it too."""
     libraries = sorted({str(library.parent) for library in folder.rglob("lib*.so*")})
     given = os.environ.get("LD_LIBRARY_PATH")
-    return {"LD_LIBRARY_PATH": os.pathsep.join([*libraries, *([given] if given else [])])}
+    return {**os.environ, "LD_LIBRARY_PATH": os.pathsep.join([*libraries, *([given] if given else [])])}
 
 
 def _downloaded(package: str, workplace: Path) -> list[Path]:

@@ -5,7 +5,7 @@ import pwd
 import shutil
 import signal
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from psycopg import conninfo
@@ -23,10 +23,10 @@ _SYSTEM_FOLDERS = ("/usr/sbin", "/usr/local/sbin", "/opt/homebrew/bin")
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """The binary, and what its environment needs."""
+    """The binary, and its environment where ours will not do."""
 
     path: Path
-    environment: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] | None = None
 
 
 class LocalPgBouncer(Local):

@@ -19,7 +19,10 @@ _LOG_LINES = 15
 
 
 class Process:
-    """One command in a process group of its own, with its output in a file."""
+    """One command in a process group of its own, with its output in a file.
+
+    It runs with exactly the environment that it is given, and with ours where none is.
+    """
 
     def __init__(
         self,
@@ -36,7 +39,7 @@ class Process:
         self.log = log
         self._command = list(command)
         self._ready = ready
-        self._env = {**os.environ, **(env or {})}
+        self._env = dict(os.environ if env is None else env)
         self._user = user
         self._start_seconds = start_seconds
         self._child: subprocess.Popen[bytes] | None = None
