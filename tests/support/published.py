@@ -123,14 +123,19 @@ def read_topic(kafka: str, topic: str) -> list[Record]:
     return sorted(records)
 
 
+_NOT_YET = ("_UNKNOWN_PARTITION", "NOT_LEADER_FOR_PARTITION")
+
+
 def read_end(consumer: Consumer, place: TopicPartition) -> int:
-    """Also while the client learns of the partition: it does not wait for that."""
+    """Also while the client learns of the partition, and while one that was just made has no leader: it does not wait
+    for that.
+    """
     until = time.monotonic() + 10
     while True:
         try:
             end: int = consumer.get_watermark_offsets(place, 10)[1]
         except KafkaException as error:
-            if error.args[0].name() != "_UNKNOWN_PARTITION" or time.monotonic() > until:
+            if error.args[0].name() not in _NOT_YET or time.monotonic() > until:
                 raise
         else:
             return end
