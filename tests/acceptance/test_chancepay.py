@@ -92,6 +92,11 @@ def test_3_listener_processes_once_success_or_fail(chancepay: ChancePay) -> None
     stop(again)
     assert chancepay.balance(of) == 500 - 50 - 25
     assert (chancepay.puts(vanishing), chancepay.status(vanishing)) == ([], "PENDING")
+    why, following = chancepay.printed(vanishing)
+    assert "wallet took the command: RECEIVED, at most once: it failed, had no effect and never will" in why
+    assert following == f"ferryman reconcile payments --id {vanishing}"
+    [case] = chancepay.reconcile(*following.split()[3:], code=1)["cases"]
+    assert (case["uuid"], case["cause"]) == (str(vanishing), "consumer_failed")
 
 
 def test_4_if_inbox_insert_and_deduct_succeed_request_is_notified_best_effort(

@@ -128,14 +128,23 @@ class ChancePay:
     def trace(self, uuid: UUID) -> Any:
         return self._looked("trace", str(uuid), "--no-kafka", code=0)
 
+    def printed(self, uuid: UUID) -> tuple[str, str]:
+        """Why it is where it is, and what to run next, as `trace` prints it."""
+        text = self._ran("trace", str(uuid), "--no-kafka", code=0).stdout
+        said = dict(line.split(maxsplit=1) for line in text.splitlines() if line.startswith(("Why", "Next")))
+        return said["Why"], said["Next"]
+
     def _looked(self, *arguments: str, code: int) -> Any:
+        return self._ran(*arguments, "--json", code=code).json
+
+    def _ran(self, *arguments: str, code: int) -> Launched:
         env = {
             **self.environment(self.ours), "FERRYMAN_PAYMENTS__WALLET_DATABASE_URL": self.theirs,
             "FERRYMAN_PAYMENTS__ANSWER_SECONDS": "0.001",
         }  # fmt: skip
-        ran = self.ferryman.run(*arguments, "--json", env=env)
+        ran = self.ferryman.run(*arguments, env=env)
         assert ran.wait() == code, ran.transcript()
-        return ran.json
+        return ran
 
     def environment(self, url: str) -> dict[str, str]:
         return {

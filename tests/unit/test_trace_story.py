@@ -9,6 +9,7 @@ from uuid import UUID
 import pytest
 
 from ferryman.cli.trace import addressed
+from ferryman.cli.trace_story import print_story
 from ferryman.evidence.messages import messages_of, result_of, results_of
 from ferryman.evidence.trace.journal import merged
 from ferryman.evidence.trace.model import (
@@ -23,6 +24,7 @@ from ferryman.evidence.trace.model import (
     Side,
     Story,
     Stray,
+    Times,
     Verdict,
 )  # fmt: skip
 from ferryman.evidence.trace.story import tell
@@ -31,6 +33,7 @@ from ferryman.runtime.sources import Loaded
 from ferryman.services.payments.rules import message_id
 
 NOON = datetime(2025, 11, 18, 12, tzinfo=UTC)
+LATER = NOON + timedelta(minutes=6)
 ID = UUID("9f1c1a52-6f0e-4b7e-9d5a-3c1f0a7b2e10")
 WALLET = UUID("0d3a9c7e-51c4-4f0a-8f7d-2b6c1e9a4d55")
 DEDUCT, CANCEL, REFUND = (message_id(ID, f"wallet.{kind}") for kind in ("deduct", "cancel", "refund"))
@@ -92,6 +95,12 @@ def literal(wallet: Side = IDLE, *, status: str = "PUBLISHED", ledger: Sequence[
     return known(payment(due_at=None), Side([row], consumers=1), wallet, literal=row, ledger=ledger)
 
 
+def wallets_named(sources: dict[str, Any], origin: str = "FERRYMAN_PAYMENTS__WALLET_DATABASE_URL") -> Loaded:
+    wallets = "postgresql://w/w"
+    settings = Settings.model_validate({"payments": {"wallet_database_url": wallets}, "relay": {"sources": sources}})
+    return Loaded(settings, {"payments.wallet_database_url": origin})
+
+
 NOT_DONE = payment("FAILED", reason="NO_WALLET")
 
 
@@ -109,95 +118,126 @@ def having(side: Side, verdict: Verdict, identity: UUID, status: str = "REJECTED
     return replace(side, receipts=[*side.receipts, given], rejections=rejections, verdicts={identity: verdict})
 
 
+def vanished(identity: UUID, **more: Any) -> Side:
+    """It was tried at most once, as `ferryman inbox show` has it."""
+    dead = Verdict("RECEIVED, at most once: it failed, had no effect and never will", None)
+    perhaps = "RECEIVED, at most once: it is being handled at this moment, or its process died"
+    verdict = dead if more else Verdict(perhaps, f"ferryman inbox show {identity}")
+    return having(IDLE, verdict, identity, "RECEIVED", **more)
+
+
+def reopened(consumers: int, identity: UUID = DEDUCT, side: Side = IDLE) -> Side:
+    """Requeued by hand, with so many processes of its consumer."""
+    absent = Verdict("REOPENED: requeued; no process of its consumer is connected", "ferryman run module:object")
+    waits = Verdict("REOPENED: requeued; the relay publishes it", "ferryman outbox stats")
+    return replace(having(side, waits if consumers else absent, identity, "REOPENED"), consumers=consumers)
+
+
 REQUEUE = Verdict("REJECTED (BUG): it broke", "ferryman inbox requeue --id payments.commands/2/7 --consumer wallet")
 REQUEST, RECALL = message_id(ID, "fulfilment.request"), message_id(ID, "fulfilment.cancel")
 
 
-@pytest.mark.parametrize(
-    ("what", "now", "why", "following"),
-    [
-        (known(payment("SUCCEEDED"), APPLIED, DECIDED, ledger=[took()]), "SUCCEEDED",
-         "the wallet gave 500 EUR, and held 400 then", None),
-        (known(payment("FAILED", reason="INSUFFICIENT_FUNDS")), "FAILED", "did not hold enough", None),
-        (known(payment("FAILED", reason="TIMED_OUT"), ledger=[took(), took(50, kind="CANCEL", amount=500)]), "FAILED",
-         "did not come in time, and what was asked for was undone (TIMED_OUT); nothing is taken", None),
-        (known(NOT_DONE, APPLIED, DECIDED, ledger=[took()]), "FAILED",
-         "has taken 500 EUR and not given it back", f"ferryman reconcile payments --id {ID}"),
-        (known(NOT_DONE, Side([entry(CANCEL, "wallet.cancel", 9)]), Side(), ledger=[took()]), "FAILED",
-         "not given it back: the command is published, and no process of wallet", "ferryman run wallet"),
-        (known(NOT_DONE, Side([entry(SECOND, "wallet.cancel", 99)]),
-               having(IDLE, REQUEUE, CANCEL), ledger=[took()]), "FAILED", "wallet has not come to it yet",
-         "ferryman inbox stats"),
-        (known(NOT_DONE, ASKED, having(IDLE, REQUEUE, CANCEL), ledger=[took()]), "FAILED",
-         "could not handle the command: REJECTED (BUG)", REQUEUE.next),
-        (known(NOT_DONE, APPLIED, DECIDED, ledger=[took()], settled=True), "FAILED",
-         "a person gave back what was taken for it", None),
-        (known(orchestrator=unpublished("PENDING", "PENDING: no relay is connected", "ferryman run relay")),
-         "PENDING (DEDUCTING)", "the command is not published (PENDING: no relay is connected). If nothing comes by 20",
-         "ferryman run relay"),
-        (known(orchestrator=unpublished("PARKED", "PARKED: entry 3 is tried again", "ferryman outbox show 3")),
-         "PENDING (DEDUCTING)", "PARKED: entry 3", "ferryman outbox show 3"),
-        (known(orchestrator=unpublished("FAILED", "FAILED after 5 attempts", "ferryman outbox replay --id 4711")),
-         "PENDING (DEDUCTING)", "not published (FAILED after 5 attempts)", "ferryman outbox replay --id 4711"),
-        (known(), "PENDING (DEDUCTING)", "the command is published, and wallet has not come to it yet",
-         "ferryman inbox stats"),
-        (known(wallet=Side()), "PENDING (DEDUCTING)", "no process of wallet is connected", "ferryman run wallet"),
-        (known(wallet=Side(paused="ann since noon (repairs)")), "PENDING (DEDUCTING)", "wallet is paused by ann",
-         "ferryman resume wallet --consumer"),
-        (known(kafka={DEDUCT: []}), "PENDING (DEDUCTING)", "its topic does not have it any more",
-         f"ferryman outbox replay --id 4711 --yes --reason 'trace {ID}'"),
-        (known(kafka={DEDUCT: [Seen(2, 7, NOON, read=True)]}), "PENDING (DEDUCTING)", "it was skipped",
-         f"ferryman outbox replay --id 4711 --yes --reason 'trace {ID}'"),
-        (known(kafka={DEDUCT: [Seen(2, 7, NOON, read=False)]}), "PENDING (DEDUCTING)", "has not come to it yet",
-         "ferryman inbox stats"),
-        (known(orchestrator=IDLE), "PENDING (DEDUCTING)", "not among what the outbox retains",
-         "ferryman reconcile payments"),
-        (known(wallet=having(IDLE, REQUEUE, DEDUCT)), "PENDING (DEDUCTING)",
-         "wallet could not handle the command: REJECTED (BUG): it broke", REQUEUE.next),
-        (known(wallet=replace(DECIDED, entries=unpublished("PENDING", "PENDING: it is paused", "ferryman resume outbox",
-                                                           RESULT, "wallet.succeeded").entries)),
-         "PENDING (DEDUCTING)", "the wallet has answered; its result is not published", "ferryman resume outbox"),
-        (known(orchestrator=replace(ASKED, consumers=0), wallet=DECIDED), "PENDING (DEDUCTING)",
-         "the wallet has answered; its result is published, and no process of payments", "ferryman run payments"),
-        (known(orchestrator=having(ASKED, Verdict("REJECTED (BUG): no", "ferryman inbox requeue --id r/0/1"), RESULT),
-               wallet=DECIDED), "PENDING (DEDUCTING)", "payments could not handle its result: REJECTED (BUG): no",
-         "ferryman inbox requeue --id r/0/1"),
-        (known(orchestrator=replace(ASKED, receipts=[receipt(RESULT, "wallet.succeeded", 61, outcome="REFUSED",
-                                                             reason="FORGED")]), wallet=DECIDED),
-         "PENDING (DEDUCTING)", "applied to nothing (FORGED)", "ferryman reconcile payments"),
-        (known(payment("CANCELLING", reason="TIMED_OUT"), Side([entry(CANCEL, "wallet.cancel", 9)], consumers=1),
-               Side()), "PENDING (CANCELLING)", "give back what it took", "ferryman run wallet"),
-        (known(payment("CANCELLING"), Side([entry(CANCEL, "wallet.cancel", 9)]), IDLE), "PENDING (CANCELLING)",
-         "it is asked for again", "ferryman inbox stats"),
-        (known(payment("REFUNDING"), Side([entry(REFUND, "wallet.refund", 9)]), Side()), "PENDING (REFUNDING)",
-         "asked to give the amount back; the command is published", "ferryman run wallet"),
-        (known(payment("FULFILLING"), Side([entry(REQUEST, "fulfilment.request", 9)])), "PENDING (FULFILLING)",
-         "it is published, and there is no answer yet", None),
-        (known(payment("RECALLING"), unpublished("PENDING", "PENDING", "ferryman run relay", RECALL,
-                                                 "fulfilment.cancel")), "PENDING (RECALLING)",
-         "the command is not published", "ferryman run relay"),
-        (known(payment("STUCK"), ledger=[took(kind="CANCEL", reason="NO_WALLET", amount=0)]), "STUCK",
-         "a person decides (NO_WALLET)", "ferryman reconcile payments"),
-        (known(payment("STUCK"), ledger=[took(), took(50, kind="CANCEL", amount=500)]), "STUCK",
-         "the ledger says that nothing stays taken", "ferryman reconcile payments"),
-        # The literal mode: its command has the payment's own id, and nothing happens by itself.
-        (literal(having(IDLE, Verdict("RECEIVED, at most once: it failed, had no effect and never will: it broke",
-                                      None), ID, "RECEIVED", error="it broke")), "PENDING (DEDUCTING)",
-         "had no effect and never will: it broke. No timeout looks at it", "ferryman reconcile payments"),
-        (literal(status="RETRYING", reason="RETRYING: 2 of 5 attempts are made, and the relay tries it"),
-         "PENDING (DEDUCTING)", "the command is not published (RETRYING: 2 of 5 attempts", None),
-        (literal(status="PENDING for good", reason="PENDING for good after 5 attempts: nothing tries again",
-                 next=f"ferryman reconcile payments --id {ID}"), "PENDING (DEDUCTING)",
-         "PENDING for good after 5 attempts", f"ferryman reconcile payments --id {ID}"),
-        (literal(Side()), "PENDING (DEDUCTING)", "no process of wallet is connected", "ferryman run wallet-literal"),
-        (literal(Side(receipts=[receipt(ID, "wallet.deduct", 22)]), ledger=[took()]), "PENDING (DEDUCTING)",
-         "told so by HTTP, once: it was not heard", f"ferryman reconcile payments --id {ID}"),
-        (known(payment(due_at=after(-60_000)), replace(ASKED, consumers=0), DECIDED), "PENDING (DEDUCTING)",
-         "It was to be looked at 1 min 1 s ago, and no process of payments is connected", "ferryman run payments"),
-        (known(wallet=None), "PENDING (DEDUCTING)", "what the wallet made of it is not known", None),
-        (Known(ID, NOON, None, ledger=[took()], wallet=DECIDED), "DECIDED BY THE WALLET", "DEDUCT of 500 EUR", None),
-    ],
-)  # fmt: skip
+MENDED = f"ferryman reconcile payments --id {ID}"
+ENDINGS: list[tuple[Known, str, str, str | None]] = [
+    (known(payment("SUCCEEDED"), APPLIED, DECIDED, ledger=[took()]), "SUCCEEDED",
+     "the wallet gave 500 EUR, and held 400 then", None),
+    (known(payment("FAILED", reason="INSUFFICIENT_FUNDS")), "FAILED", "did not hold enough", None),
+    (known(payment("FAILED", reason="TIMED_OUT"), ledger=[took(), took(50, kind="CANCEL", amount=500)]), "FAILED",
+     "did not come in time, and what was asked for was undone (TIMED_OUT); nothing is taken", None),
+    (known(NOT_DONE, APPLIED, DECIDED, ledger=[took()]), "FAILED",
+     "has taken 500 EUR and not given it back", MENDED),
+    (known(NOT_DONE, Side([entry(CANCEL, "wallet.cancel", 9)]), Side(), ledger=[took()]), "FAILED",
+     "not given it back: the command is published, and no process of wallet", "ferryman run wallet"),
+    (known(NOT_DONE, Side([entry(SECOND, "wallet.cancel", 99)]),
+           having(IDLE, REQUEUE, CANCEL), ledger=[took()]), "FAILED", "wallet has not come to it yet",
+     "ferryman inbox stats"),
+    (known(NOT_DONE, ASKED, having(IDLE, REQUEUE, CANCEL), ledger=[took()]), "FAILED",
+     "could not handle the command: REJECTED (BUG)", REQUEUE.next),
+    (known(NOT_DONE, APPLIED, DECIDED, ledger=[took()], settled=True), "FAILED",
+     "a person gave back what was taken for it", None),
+    (known(orchestrator=unpublished("PENDING", "PENDING: no relay is connected", "ferryman run relay")),
+     "PENDING (DEDUCTING)", "the command is not published (PENDING: no relay is connected). If nothing comes by 20",
+     "ferryman run relay"),
+    (known(orchestrator=unpublished("PARKED", "PARKED: entry 3 is tried again", "ferryman outbox show 3")),
+     "PENDING (DEDUCTING)", "PARKED: entry 3", "ferryman outbox show 3"),
+    (known(orchestrator=unpublished("FAILED", "FAILED after 5 attempts", "ferryman outbox replay --id 4711")),
+     "PENDING (DEDUCTING)", "not published (FAILED after 5 attempts)", "ferryman outbox replay --id 4711"),
+    (known(), "PENDING (DEDUCTING)", "the command is published, and wallet has not come to it yet",
+     "ferryman inbox stats"),
+    (known(wallet=Side()), "PENDING (DEDUCTING)", "no process of wallet is connected", "ferryman run wallet"),
+    (known(wallet=Side(paused="ann since noon (repairs)")), "PENDING (DEDUCTING)", "wallet is paused by ann",
+     "ferryman resume wallet --consumer"),
+    (known(kafka={DEDUCT: []}), "PENDING (DEDUCTING)", "its topic does not have it any more",
+     f"ferryman outbox replay --id 4711 --yes --reason 'trace {ID}'"),
+    (known(kafka={DEDUCT: [Seen(2, 7, NOON, read=True)]}), "PENDING (DEDUCTING)", "it was skipped",
+     f"ferryman outbox replay --id 4711 --yes --reason 'trace {ID}'"),
+    (known(kafka={DEDUCT: [Seen(2, 7, NOON, read=False)]}), "PENDING (DEDUCTING)", "has not come to it yet",
+     "ferryman inbox stats"),
+    (known(orchestrator=IDLE), "PENDING (DEDUCTING)", "not among what the outbox retains",
+     MENDED),
+    (known(wallet=having(IDLE, REQUEUE, DEDUCT)), "PENDING (DEDUCTING)",
+     "wallet could not handle the command: REJECTED (BUG): it broke", REQUEUE.next),
+    (known(wallet=replace(DECIDED, entries=unpublished("PENDING", "PENDING: it is paused", "ferryman resume outbox",
+                                                       RESULT, "wallet.succeeded").entries)),
+     "PENDING (DEDUCTING)", "the wallet has answered; its result is not published", "ferryman resume outbox"),
+    (known(orchestrator=replace(ASKED, consumers=0), wallet=DECIDED), "PENDING (DEDUCTING)",
+     "the wallet has answered; its result is published, and no process of payments", "ferryman run payments"),
+    (known(orchestrator=having(ASKED, Verdict("REJECTED (BUG): no", "ferryman inbox requeue --id r/0/1"), RESULT),
+           wallet=DECIDED), "PENDING (DEDUCTING)", "payments could not handle its result: REJECTED (BUG): no",
+     "ferryman inbox requeue --id r/0/1"),
+    (known(orchestrator=replace(ASKED, receipts=[receipt(RESULT, "wallet.succeeded", 61, outcome="REFUSED",
+                                                         reason="FORGED")]), wallet=DECIDED),
+     "PENDING (DEDUCTING)", "applied to nothing (FORGED)", MENDED),
+    (known(payment("CANCELLING", reason="TIMED_OUT"), Side([entry(CANCEL, "wallet.cancel", 9)], consumers=1),
+           Side()), "PENDING (CANCELLING)", "give back what it took", "ferryman run wallet"),
+    (known(payment("CANCELLING"), Side([entry(CANCEL, "wallet.cancel", 9)]), IDLE), "PENDING (CANCELLING)",
+     "it is asked for again", "ferryman inbox stats"),
+    (known(payment("REFUNDING"), Side([entry(REFUND, "wallet.refund", 9)]), Side()), "PENDING (REFUNDING)",
+     "asked to give the amount back; the command is published", "ferryman run wallet"),
+    (known(payment("FULFILLING"), Side([entry(REQUEST, "fulfilment.request", 9)])), "PENDING (FULFILLING)",
+     "it is published, and there is no answer yet", None),
+    (known(payment("RECALLING"), unpublished("PENDING", "PENDING", "ferryman run relay", RECALL,
+                                             "fulfilment.cancel")), "PENDING (RECALLING)",
+     "the command is not published", "ferryman run relay"),
+    (known(payment("STUCK"), ledger=[took(kind="CANCEL", reason="NO_WALLET", amount=0)]), "STUCK",
+     "a person decides (NO_WALLET)", MENDED),
+    (known(payment("STUCK"), ledger=[took(), took(50, kind="CANCEL", amount=500)]), "STUCK",
+     "the ledger says that nothing stays taken", MENDED),
+    (known(wallet=reopened(0)), "PENDING (DEDUCTING)", "REOPENED: requeued; no process", "ferryman run wallet"),
+    (known(orchestrator=reopened(0, RESULT, ASKED), wallet=DECIDED), "PENDING (DEDUCTING)",
+     "payments could not handle its result: REOPENED", "ferryman run payments"),
+    (literal(reopened(0, ID)), "PENDING (DEDUCTING)", "REOPENED: requeued; no process", "ferryman run wallet-literal"),
+    (known(wallet=reopened(1)), "PENDING (DEDUCTING)", "REOPENED: requeued; the relay publishes it",
+     "ferryman outbox stats"),
+    (known(wallet=DECIDED, kafka={RESULT: [Seen(0, 1, NOON, read=True)]}),
+     "PENDING (DEDUCTING)", "it was skipped", f"ferryman outbox replay --id 4711 --yes --reason 'trace {ID}'"),
+    (known(wallet=replace(DECIDED, entries=[]), kafka={RESULT: [Seen(0, 1, NOON, read=True)]}),
+     "PENDING (DEDUCTING)", "the wallet has answered; its result is in its topic", MENDED),
+    (known(NOT_DONE, Side([entry(CANCEL, "wallet.cancel", 9)]), vanished(CANCEL, error="it broke"), ledger=[took()]),
+     "FAILED", "had no effect and never will", MENDED),
+    # The literal mode: its command has the payment's own id, and nothing happens by itself.
+    (literal(vanished(ID, error="it broke")), "PENDING (DEDUCTING)",
+     "had no effect and never will. No timeout looks at it", MENDED),
+    (literal(vanished(ID)), "PENDING (DEDUCTING)", "being handled at this moment, or its process died",
+     f"ferryman inbox show {ID}"),
+    (replace(literal(vanished(ID)), now=LATER), "PENDING (DEDUCTING)", "or its process died", MENDED),
+    (replace(literal(vanished(ID)), times=Times(0.5)), "PENDING (DEDUCTING)", "or its process died", MENDED),
+    (literal(status="RETRYING", reason="RETRYING: 2 of 5 attempts are made, and the relay tries it"),
+     "PENDING (DEDUCTING)", "the command is not published (RETRYING: 2 of 5 attempts", None),
+    (literal(status="PENDING for good", reason="PENDING for good after 5 attempts: nothing tries again",
+             next=MENDED), "PENDING (DEDUCTING)",
+     "PENDING for good after 5 attempts", MENDED),
+    (literal(Side()), "PENDING (DEDUCTING)", "no process of wallet is connected", "ferryman run wallet-literal"),
+    (literal(Side(receipts=[receipt(ID, "wallet.deduct", 22)]), ledger=[took()]), "PENDING (DEDUCTING)",
+     "told so by HTTP, once: it was not heard", MENDED),
+    (known(payment(due_at=after(-60_000)), replace(ASKED, consumers=0), DECIDED), "PENDING (DEDUCTING)",
+     "It was to be looked at 1 min 1 s ago, and no process of payments is connected", "ferryman run payments"),
+    (known(wallet=None), "PENDING (DEDUCTING)", "what the wallet made of it is not known", None),
+    (Known(ID, NOON, None, ledger=[took()], wallet=DECIDED), "DECIDED BY THE WALLET", "DEDUCT of 500 EUR", None),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("what", "now", "why", "following"), ENDINGS)
 def test_each_place_has_a_reason_and_the_command_to_run_next(
     what: Known, now: str, why: str, following: str | None
 ) -> None:
@@ -205,6 +245,32 @@ def test_each_place_has_a_reason_and_the_command_to_run_next(
     assert ending.now == now
     assert why in ending.why
     assert ending.next == following
+
+
+@pytest.mark.parametrize("named", [{}, {"books": {"database_url": "postgresql://w/w"}}])
+@pytest.mark.parametrize("what", [each[0] for each in ENDINGS])
+def test_what_reads_both_databases_is_never_addressed_to_the_wallets(what: Known, named: dict[str, Any]) -> None:
+    """There is no payments.requests there: `reconcile` is run from where the payment is, and of this one alone."""
+    ending = tell(what).ending
+    following = addressed(ending, wallets_named(named)).next or ""
+    assert "module:object" not in following
+    if "reconcile" in following:
+        assert following == MENDED
+    if ending.at == "orchestrator":
+        assert following == (ending.next or "")
+
+
+@pytest.mark.parametrize("what", [literal(vanished(ID, error="it broke")), replace(literal(vanished(ID)), now=LATER)])
+def test_what_the_literal_wallet_did_not_do_is_printed_with_what_mends_it(
+    what: Known, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Section 6: the wallet's consumer failed, or was killed."""
+    story = tell(what)
+    print_story(what, Story(story.events, addressed(story.ending, wallets_named({}))))
+    [*_, now, why, following] = capsys.readouterr().out.splitlines()
+    assert now == "Now   PENDING (DEDUCTING)"
+    assert why.startswith("Why   the wallet is asked for the amount; wallet took the command: RECEIVED, at most once")
+    assert following == f"Next  {MENDED}"
 
 
 def lines(story: Story) -> list[str]:
@@ -287,8 +353,6 @@ def test_moments_that_are_close_are_looked_at_together() -> None:
 def test_what_is_to_be_done_in_the_wallets_database_says_so(
     sources: dict[str, Any], origin: str, following: str, expected: str
 ) -> None:
-    wallets = "postgresql://w/w"
-    settings = Settings.model_validate({"payments": {"wallet_database_url": wallets}, "relay": {"sources": sources}})
-    loaded = Loaded(settings, {"payments.wallet_database_url": origin})
+    loaded = wallets_named(sources, origin)
     assert addressed(Ending("", "", following, "wallet"), loaded).next == expected
     assert addressed(Ending("", "", following, "orchestrator"), loaded).next == following

@@ -8,7 +8,6 @@ from ferryman.evidence.trace.model import ORCHESTRATOR, WALLET, Ending, Entry, K
 from ferryman.runtime.times import moment, span
 from ferryman.services.payments.rules import message_id
 
-RECONCILE = "ferryman reconcile payments"
 _OVERDUE_SECONDS = 5.0
 _REASONS = {
     "TIMED_OUT": "an answer did not come in time, and what was asked for was undone",
@@ -44,14 +43,19 @@ def conclude(known: Known) -> Ending:
 
 def again(payment: UUID) -> str:
     """What looks at this payment alone, and mends what is safe to mend."""
-    return f"{RECONCILE} --id {payment}"
+    return f"ferryman reconcile payments --id {payment}"
+
+
+def _mended(known: Known, why: str, now: str = "") -> Ending:
+    """By what reads both databases, from the orchestrator's: whatever is to be mended, and wherever it stands."""
+    return Ending(now, why, again(known.id), ORCHESTRATOR)
 
 
 def _stuck(known: Known) -> Ending:
     refused = next((each for each in known.ledger if each.kind != "DEDUCT" and each.reason), None)
     why = f"the wallet refuses to give the amount back, and a person decides{f' ({refused.reason})' if refused else ''}"
     nothing = any(each.kind == "DEDUCT" for each in known.ledger) and _kept(known) <= 0
-    return Ending("STUCK", f"{why}; the ledger says that nothing stays taken" if nothing else why, RECONCILE)
+    return _mended(known, f"{why}; the ledger says that nothing stays taken" if nothing else why, "STUCK")
 
 
 def _kept(known: Known) -> int:
@@ -90,9 +94,9 @@ def _failed(known: Known, payment: Payment) -> Ending:
     said = f"{why} ({payment.reason}); but the wallet has taken {kept} {payment.currency} and not given it back"
     cancelled = _cancelled(known)
     if cancelled is None:
-        return Ending("FAILED", said, again(known.id))
-    following = again(known.id) if cancelled.next in (None, RECONCILE) else cancelled.next
-    return Ending("FAILED", f"{said}: {cancelled.why}", following, cancelled.at)
+        return _mended(known, said, "FAILED")
+    said = f"{said}: {cancelled.why}"
+    return Ending("FAILED", said, cancelled.next, cancelled.at) if cancelled.next else _mended(known, said, "FAILED")
 
 
 def _cancelled(known: Known) -> Ending | None:
@@ -129,7 +133,7 @@ def _due(known: Known, payment: Payment, *, overdue: bool) -> tuple[str, str | N
         waits = known.literal.status in ("PENDING", "RETRYING")
         return "No timeout looks at it", None if waits else again(known.id)
     if payment.due_at is None:
-        return "Nothing more happens by itself", RECONCILE
+        return "Nothing more happens by itself", again(known.id)
     if overdue:
         late = span((known.now - payment.due_at).total_seconds())
         said = f"It was to be looked at {late} ago"
@@ -157,6 +161,12 @@ class _Way:
         return "the command" if self.at == ORCHESTRATOR else "its result"
 
     @property
+    def run(self) -> str:
+        """What starts the service; under the name of the wallet one of two reads."""
+        literal = "-literal" if self.service == "wallet" and self.known.literal is not None else ""
+        return f"ferryman run {self.service}{literal}"
+
+    @property
     def entry(self) -> Entry | None:
         return self.sender.entry(self.identity) if self.sender else None
 
@@ -178,13 +188,13 @@ def _answered(known: Known, wallet: Side, command: UUID) -> Ending | None:
     """Where the wallet's answer stands, which is a message but in the literal mode."""
     receipt = wallet.receipt(command)
     if known.literal is not None and receipt and not receipt.results:
-        return Ending("", "the wallet has decided, and told so by HTTP, once: it was not heard", again(known.id))
+        return _mended(known, "the wallet has decided, and told so by HTTP, once: it was not heard")
     result = receipt.results[0] if receipt and receipt.results else result_of(command)
     back = _Way(known, result, wallet, known.orchestrator, WALLET, "payments")
     if (stop := _stopped(back)) is not None:
         return Ending("", f"the wallet has answered; {stop.why}", stop.next, stop.at)
     if known.orchestrator and (applied := known.orchestrator.receipt(result)) and applied.outcome == "REFUSED":
-        return Ending("", f"the wallet's answer was applied to nothing ({applied.reason})", RECONCILE)
+        return _mended(known, f"the wallet's answer was applied to nothing ({applied.reason})")
     return None
 
 
@@ -196,9 +206,13 @@ def _stopped(way: _Way) -> Ending | None:
     other: Where = WALLET if way.at == ORCHESTRATOR else ORCHESTRATOR
     if way.receiver and (verdict := way.receiver.verdicts.get(way.identity)):
         if receipt and receipt.status == "RECEIVED":
-            command = RECONCILE if receipt.error else verdict.next
-            return Ending("", f"{way.service} took {way.what}: {verdict.reason}", command, other)
-        return Ending("", f"{way.service} could not handle {way.what}: {verdict.reason}", verdict.next, other)
+            said = f"{way.service} took {way.what}: {verdict.reason}"
+            if receipt.error or way.known.age(receipt.received_at) > way.known.times.answer_seconds:
+                return _mended(way.known, said)
+            return Ending("", said, verdict.next, other)
+        absent = receipt and receipt.status == "REOPENED" and not way.receiver.paused and not way.receiver.consumers
+        command = way.run if absent else verdict.next
+        return Ending("", f"{way.service} could not handle {way.what}: {verdict.reason}", command, other)
     return _sent(way) or _waiting(way, other)
 
 
@@ -222,8 +236,7 @@ def _waiting(way: _Way, other: Where) -> Ending:
         return Ending("", said, f"ferryman resume {service} --consumer", other)
     if not receiver.consumers:
         said = f"{way.what} is published, and no process of {service} is connected to its database"
-        literal = "-literal" if service == "wallet" and way.known.literal is not None else ""
-        return Ending("", said, f"ferryman run {service}{literal}", other)
+        return Ending("", said, way.run, other)
     return Ending("", f"{way.what} is published, and {service} has not come to it yet", "ferryman inbox stats", other)
 
 
@@ -233,13 +246,18 @@ def _lost(way: _Way) -> Ending | None:
     copies = None if way.known.kafka is None else way.known.kafka.get(way.identity)
     if entry is None and not copies:
         said = f"{way.what} is not among what the outbox retains, and {way.service} has no receipt of it"
-        return Ending("", said, RECONCILE)
-    once_more = again(way.known.id) if way.known.literal is not None else RECONCILE
-    if entry is not None and entry.position is not None:
-        once_more = f"ferryman outbox replay --id {entry.position} --yes --reason 'trace {way.known.id}'"
+        return _mended(way.known, said)
     if copies is not None and not copies:
-        return Ending("", f"{way.what} was published, and its topic does not have it any more", once_more, way.at)
+        return _once_more(way, f"{way.what} was published, and its topic does not have it any more")
     if copies and all(each.read for each in copies):
         said = f"{way.what} is in its topic, {way.service}'s group is past it, and there is no receipt: it was skipped"
-        return Ending("", said, once_more, way.at)
+        return _once_more(way, said)
     return None
+
+
+def _once_more(way: _Way, why: str) -> Ending:
+    """Published again from where it stands, if it stands in a journal."""
+    if way.entry is None or way.entry.position is None:
+        return _mended(way.known, why)
+    command = f"ferryman outbox replay --id {way.entry.position} --yes --reason 'trace {way.known.id}'"
+    return Ending("", why, command, way.at)

@@ -51,7 +51,7 @@ Took = tuple[Sequence[Receipt], Sequence[Rejection]]
 def gather(desks: Desks, identity: UUID) -> Known:
     """All that is known of the payment with this id; nothing may be."""
     missing = list(desks.missing)
-    begun = Known(identity, _now(desks), None)
+    begun = Known(identity, _now(desks), None, times=desks.times)
     if desks.orchestrator is not None:
         asked = _asked(missing, "the payments", desks.orchestrator, lambda desk: _payment(desk, begun, desks))
         begun = asked or begun

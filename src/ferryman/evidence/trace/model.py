@@ -6,10 +6,23 @@ from datetime import datetime
 from typing import Any, Literal
 from uuid import UUID
 
+from ferryman.runtime.settings import Settings
+
 Where = Literal["orchestrator", "wallet", "kafka"]
 ORCHESTRATOR: Where = "orchestrator"
 WALLET: Where = "wallet"
 KAFKA: Where = "kafka"
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """How long an answer may take, as it is set."""
+
+    answer_seconds: float
+
+    @classmethod
+    def of(cls, settings: Settings) -> "Times":
+        return cls(settings.payments.answer_seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +179,11 @@ class Known:
     """Its row in the literal mode's outbox, where it was recorded in that mode."""
     settled: bool = False
     """Whether a person said that it was given back by hand."""
+    times: Times = field(default_factory=lambda: Times.of(Settings()))
+
+    def age(self, at: datetime) -> float:
+        """In seconds, of what happened then."""
+        return (self.now - at).total_seconds()
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from ferryman.evidence.databases import of_wallet
 from ferryman.evidence.messages import LITERAL_LIMIT, literal_limit
 from ferryman.evidence.trace import store
-from ferryman.evidence.trace.model import ORCHESTRATOR, WALLET, Where
+from ferryman.evidence.trace.model import ORCHESTRATOR, WALLET, Times, Where
 from ferryman.relay.operator.desk import Desk
 from ferryman.runtime import postgres
 from ferryman.runtime.errors import FerrymanError
@@ -24,6 +24,7 @@ class Desks:
     one: bool = False
     literal_limit: int = LITERAL_LIMIT
     """Of attempts, in the literal mode."""
+    times: Times = field(default_factory=lambda: Times.of(Settings()))
 
     @property
     def all(self) -> list[tuple[Where, Desk]]:
@@ -58,7 +59,9 @@ def open_desks(settings: Settings) -> Iterator[Desks]:
             missing.append(f"the wallet's database: {error}")
         if orchestrator is None and wallet is None:
             raise errors[0]
-        yield Desks(orchestrator, wallet, missing, _same(orchestrator, wallet), literal_limit(settings))
+        yield Desks(
+            orchestrator, wallet, missing, _same(orchestrator, wallet), literal_limit(settings), Times.of(settings)
+        )
 
 
 def _same(one: Desk | None, other: Desk | None) -> bool:
