@@ -3,6 +3,7 @@
 import secrets
 import time
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from typing import Any
 from uuid import uuid4
 
@@ -12,10 +13,13 @@ import pytest
 from ferryman import use_schemas
 from ferryman.consumer.face import Plain
 from ferryman.consumer.transaction import BatchTransaction
+from ferryman.evidence.trace import gathering
 from ferryman.evidence.trace.gathering import gather, payment_of
 from ferryman.evidence.trace.model import Story
 from ferryman.evidence.trace.opening import Desks
 from ferryman.evidence.trace.story import tell
+from ferryman.relay.operator import listing
+from ferryman.relay.operator.desk import Desk as Looking
 from ferryman.schemas import active
 from ferryman.services.payments import telling
 from ferryman.services.payments.rules import Rules
@@ -24,6 +28,7 @@ from ferryman.services.wallet.consumer import consumer, entry_id, wallet
 from ferryman.services.wallet.literal import consumer as silent
 from ferryman.testing import house
 from support.crossing_payments import COMMANDS, RESULTS, Crossing
+from support.houses import damage
 from support.paying import Desk, failed, refused
 from support.walleting import Books, asked
 
@@ -241,6 +246,40 @@ def test_whoever_may_only_look_may_trace(crossing: Crossing) -> None:
     assert "ferryman inbox requeue" in (crossing.story(payment).ending.next or "")
     assert crossing.story(late).ending.next == "ferryman run relay"
     assert crossing.known(payment.uuid).missing == []
+
+
+def test_what_is_there_is_found_however_slow_the_database_answers(
+    crossing: Crossing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bisections alone took longer than all of the time, and what waits was taken for not there."""
+    payment, quickly = crossing.request(), listing.at_time
+
+    def slowly(desk: Looking, moment: datetime) -> int:
+        time.sleep(gathering.JOURNAL_SECONDS + 0.1)
+        return quickly(desk, moment)
+
+    monkeypatch.setattr(listing, "at_time", slowly)
+    known = crossing.known(payment.uuid)
+    ending = tell(known).ending
+    assert "the command is not published (PENDING" in ending.why
+    assert (ending.next, known.missing) == ("ferryman run relay", [])
+
+
+def test_what_there_was_no_time_to_look_for_is_missing_and_not_said_to_be_gone(
+    crossing: Crossing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its entry stands seconds before the moment that it is looked for at: as by two servers' clocks."""
+    payment = crossing.request()
+    with damage(crossing.desk.db):
+        later = "created_at = created_at + interval '9 s', changed_at = changed_at + interval '9 s'"
+        crossing.desk.db.execute(f"UPDATE payments.requests SET {later}")
+    assert crossing.story(payment).ending.next == "ferryman run relay"
+    monkeypatch.setattr(gathering, "JOURNAL_SECONDS", 0.0)
+    known = crossing.known(payment.uuid)
+    assert known.missing == ["all of the orchestrator's outbox: what must be in it was not found within 0 s of reading"]
+    ending = tell(known).ending
+    assert "was not looked for through all that the outbox retains" in ending.why
+    assert ending.next == f"ferryman reconcile payments --id {payment.uuid}"
 
 
 RETAINED, RECEIPTS = 1_000_000, 300_000

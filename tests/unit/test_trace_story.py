@@ -203,6 +203,8 @@ ENDINGS: list[tuple[Known, str, str, str | None]] = [
      "a person decides (NO_WALLET)", MENDED),
     (known(payment("STUCK"), ledger=[took(), took(50, kind="CANCEL", amount=500)]), "STUCK",
      "the ledger says that nothing stays taken", MENDED),
+    (known(orchestrator=Side(consumers=1, whole=False)), "PENDING (DEDUCTING)",
+     "was not looked for through all that the outbox retains", MENDED),
     (known(wallet=reopened(0)), "PENDING (DEDUCTING)", "REOPENED: requeued; no process", "ferryman run wallet"),
     (known(orchestrator=reopened(0, RESULT, ASKED), wallet=DECIDED), "PENDING (DEDUCTING)",
      "payments could not handle its result: REOPENED", "ferryman run payments"),

@@ -245,8 +245,10 @@ def _lost(way: _Way) -> Ending | None:
     entry = way.entry
     copies = None if way.known.kafka is None else way.known.kafka.get(way.identity)
     if entry is None and not copies:
-        said = f"{way.what} is not among what the outbox retains, and {way.service} has no receipt of it"
-        return _mended(way.known, said)
+        there = "is not among what the outbox retains"
+        if way.sender and not way.sender.whole:
+            there = "was not looked for through all that the outbox retains: there was no time"
+        return _mended(way.known, f"{way.what} {there}, and {way.service} has no receipt of it")
     if copies is not None and not copies:
         return _once_more(way, f"{way.what} was published, and its topic does not have it any more")
     if copies and all(each.read for each in copies):

@@ -38,7 +38,7 @@ from ferryman.runtime.times import moment
 from ferryman.services.payments.rules import message_id
 
 JOURNAL_SECONDS = 0.3
-"""For each journal, at most: what must be there takes a few milliseconds of it."""
+"""Of reading, for each journal, at most: what must be there takes a few milliseconds of it."""
 
 _MOST_LOOKS = 8
 T = TypeVar("T")
@@ -72,7 +72,11 @@ def gather(desks: Desks, identity: UUID) -> Known:
             orchestrator = replace(orchestrator, entries=[known.literal, *orchestrator.entries])
     if desks.wallet is not None:
         wallet = _side(desks.wallet, "wallet", took, _results(known, answers, took, applied))
-    return replace(known, orchestrator=orchestrator, wallet=wallet)
+    for name, side in (("orchestrator", orchestrator), ("wallet", wallet)):
+        if side is not None and not side.whole:
+            said = f"what must be in it was not found within {JOURNAL_SECONDS:g} s of reading"
+            missing.append(f"all of the {name}'s outbox: {said}")
+    return replace(known, orchestrator=orchestrator, wallet=wallet, missing=missing)
 
 
 def _asked(missing: list[str], what: str, desk: Desk, ask: Callable[[Desk], T]) -> T | None:
@@ -154,15 +158,15 @@ def _results(known: Known, answers: Collection[UUID], took: Took, applied: Took)
 def _side(desk: Desk, consumer: str, took: Took, wanted: Wanted) -> Side:
     receipts, rejections = took
     found = journal.find(desk, wanted, JOURNAL_SECONDS)
-    asked = [each.position for each in found if each.status != "PUBLISHED"][:_MOST_LOOKS]
-    entries = [_told(desk, each) if each.position in asked else _entry(each) for each in found]
+    asked = [each.position for each in found.entries if each.status != "PUBLISHED"][:_MOST_LOOKS]
+    entries = [_told(desk, each) if each.position in asked else _entry(each) for each in found.entries]
     unhandled = {each.id for each in receipts if each.status != "HANDLED"} | {each.id for each in rejections}
     verdicts = {each: verdict for each in list(unhandled)[:_MOST_LOOKS] if (verdict := _verdict(desk, each, consumer))}
     with desk.acting() as db:
         paused = {row["consumer"]: row for row in standing.paused(db)}.get(consumer)
         processes = standing.processes(db, [consumer])[consumer]
     said = None if paused is None else f"{paused['who']} since {moment(paused['since'])} ({paused['reason']})"
-    return Side(entries, receipts, rejections, verdicts, processes, said)
+    return Side(entries, receipts, rejections, verdicts, processes, said, whole=found.whole)
 
 
 def _entry(listed: Listed) -> Entry:

@@ -24,6 +24,7 @@ _SLACKS = tuple(timedelta(seconds=seconds) for seconds in (0.25, 2.0, 20.0))
 _SWEEP_SECONDS = 0.1
 _STRIDE = 20_000
 _LONGEST_STRIDE = 100_000
+_NEAR = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,20 +41,40 @@ class Wanted:
         return {"ids": list(self.ids), "key": self.key, "types": list(self.types)}
 
 
-def find(desk: Desk, wanted: Wanted, seconds: float) -> list[Listed]:
-    """What is there of it, in order; so long is looked for what must be there. A little more time goes to what may
-    follow the first: results that were reported again, and attempts that nobody has answered.
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What is there of it, in order. Not `whole` when the time was over before all that must be there was found."""
+
+    entries: Sequence[Listed]
+    whole: bool
+
+
+def find(desk: Desk, wanted: Wanted, seconds: float) -> Found:
+    """What stands around each moment, however slow the database answers; after so long a reading, what must be there is
+    looked for no further. A little more time goes to what may follow the first: results that were reported again, and
+    attempts that nobody has answered.
     """
-    search = _Search(desk, wanted, time.monotonic() + seconds)
+    search, whole = _Search(desk, wanted, seconds), False
     for slack in _SLACKS:
-        for since, to in merged((each - slack, each + slack) for each in wanted.moments):
-            search.between(listing.at_time(desk, since), listing.at_time(desk, to))
+        spans = merged((each - slack, each + slack) for each in wanted.moments)
+        read = [search.between(after := listing.at_time(desk, since), _behind(desk, after, to)) for since, to in spans]
+        whole = all(read) and slack == _SLACKS[-1]
         if search.complete or search.over:
             break
     if wanted.moments:
-        search.until = time.monotonic() + _SWEEP_SECONDS
+        search.left = _SWEEP_SECONDS
         search.between(listing.at_time(desk, min(wanted.moments) - _SLACKS[0]), None)
-    return [search.found[position] for position in sorted(search.found)]
+    return Found([search.found[position] for position in sorted(search.found)], whole or search.complete)
+
+
+def _behind(desk: Desk, after: int, moment: datetime) -> int:
+    """A position with all before it that was appended up to a moment: found in few steps, and a little too far."""
+    reach = _NEAR
+    with desk.reading() as connection:
+        last = entries.last_position(connection)
+        while after + reach < last and (probe := entries.when(connection, after + reach)) and probe[1] <= moment:
+            reach *= 2
+    return min(after + reach, last)
 
 
 def merged(spans: Iterable[tuple[datetime, datetime]]) -> list[tuple[datetime, datetime]]:
@@ -71,28 +92,35 @@ def merged(spans: Iterable[tuple[datetime, datetime]]) -> list[tuple[datetime, d
 class _Search:
     desk: Desk
     wanted: Wanted
-    until: float
+    left: float
+    """Seconds of reading: how long it takes to find where to read is not counted."""
     found: dict[int, Listed] = field(default_factory=dict)
 
     @property
     def over(self) -> bool:
-        return time.monotonic() > self.until
+        return self.left <= 0
 
     @property
     def complete(self) -> bool:
         return self.wanted.must <= {each.id for each in self.found.values()}
 
-    def between(self, after: int, last: int | None) -> None:
-        """Stride after stride, to a position or to the end of the journal."""
+    def between(self, after: int, last: int | None) -> bool:
+        """Stride after stride, to a position or to the end of the journal, and whether it came there in time. The first
+        stride is made in any case.
+        """
         stride = _STRIDE
-        while not self.over:
+        while True:
+            began = time.monotonic()
             with self.desk.reading() as connection:
                 end = entries.last_position(connection) if last is None else last
                 if after >= end:
-                    return
+                    return True
                 upto = min(after + stride, end)
                 at = store.positions_between(connection, self.wanted.parameters(), after, upto)
                 if new := [each for each in at if each not in self.found]:
                     listed = entries.entries_at(connection, Selection().parameters(), new, len(new))
                     self.found.update({each.position: each for each in listed})
+            self.left -= time.monotonic() - began
+            if upto >= end or self.over:
+                return upto >= end
             after, stride = upto, min(stride * 2, _LONGEST_STRIDE)

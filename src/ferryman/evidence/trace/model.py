@@ -142,6 +142,8 @@ class Side:
     """Processes of its consumer that are connected."""
     paused: str | None = None
     """By whom its consumer is paused, since when and why."""
+    whole: bool = True
+    """Whether its outbox was looked through for all that must be in it."""
 
     def entry(self, identity: UUID | None) -> Entry | None:
         """The first with this id: a result that was reported again has several."""
