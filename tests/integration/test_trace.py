@@ -282,6 +282,25 @@ def test_what_there_was_no_time_to_look_for_is_missing_and_not_said_to_be_gone(
     assert ending.next == f"ferryman reconcile payments --id {payment.uuid}"
 
 
+def test_a_payment_of_long_ago_is_told_with_what_it_moved_and_with_what_is_gone(crossing: Crossing) -> None:
+    """Its receipts were forgotten, its entries deleted; nobody can ever mend that, so nothing is missing."""
+    payment = crossing.request()
+    crossing.through()
+    long_ago = {"payments.requests": ("created_at", "changed_at"), "wallet.ledger": ("decided_at",)}
+    for db, table in zip((crossing.desk.db, crossing.books.db), long_ago, strict=True):
+        with damage(db):
+            earlier = ", ".join(f"{each} = {each} - interval '31 d'" for each in long_ago[table])
+            db.execute(f"UPDATE {table} SET {earlier}")
+            db.execute("DELETE FROM ferryman.inbox")
+            db.execute("TRUNCATE ferryman.outbox")
+    known = crossing.known(payment.uuid)
+    story = tell(known)
+    assert told(story) == ["orchestrator requested", "wallet handled wallet.deduct", "orchestrator SUCCEEDED"]
+    assert story.events[1].detail["moved"] == -500
+    assert "receipts are kept for 30 d, and an outbox keeps what it published for 1 d" in story.ending.why
+    assert (story.ending.now, story.ending.next, known.missing) == ("SUCCEEDED", None, [])
+
+
 RETAINED, RECEIPTS = 1_000_000, 300_000
 FILL_JOURNAL = """
 INSERT INTO ferryman.outbox (lane, id, created_at, topic, key, type, payload)

@@ -33,7 +33,8 @@ from ferryman.runtime.sources import Loaded
 from ferryman.services.payments.rules import message_id
 
 NOON = datetime(2025, 11, 18, 12, tzinfo=UTC)
-LATER = NOON + timedelta(minutes=6)
+LATER, LONG_AFTER = NOON + timedelta(minutes=6), NOON + timedelta(days=31)
+FOR_EVER = replace(Times.of(Settings()), receipts_seconds=0)
 ID = UUID("9f1c1a52-6f0e-4b7e-9d5a-3c1f0a7b2e10")
 WALLET = UUID("0d3a9c7e-51c4-4f0a-8f7d-2b6c1e9a4d55")
 DEDUCT, CANCEL, REFUND = (message_id(ID, f"wallet.{kind}") for kind in ("deduct", "cancel", "refund"))
@@ -223,7 +224,19 @@ ENDINGS: list[tuple[Known, str, str, str | None]] = [
     (literal(vanished(ID)), "PENDING (DEDUCTING)", "being handled at this moment, or its process died",
      f"ferryman inbox show {ID}"),
     (replace(literal(vanished(ID)), now=LATER), "PENDING (DEDUCTING)", "or its process died", MENDED),
-    (replace(literal(vanished(ID)), times=Times(0.5)), "PENDING (DEDUCTING)", "or its process died", MENDED),
+    (replace(literal(vanished(ID)), times=replace(Times.of(Settings()), answer_seconds=0.5)), "PENDING (DEDUCTING)",
+     "or its process died", MENDED),
+    # Long ago: receipts are kept for 30 days, and what the ledger has for ever.
+    (replace(known(kafka={DEDUCT: [Seen(2, 7, NOON, read=True)]}), now=LONG_AFTER), "PENDING (DEDUCTING)",
+     "is past it, and receipts are kept for 30 d: whether wallet received it cannot be told", MENDED),
+    (replace(known(orchestrator=IDLE), now=LONG_AFTER), "PENDING (DEDUCTING)",
+     "retains, and receipts are kept for 30 d: whether wallet received it cannot be told", MENDED),
+    (replace(known(orchestrator=IDLE, ledger=[took()]), now=LONG_AFTER), "PENDING (DEDUCTING)",
+     "the wallet has answered; its result is not among what the outbox retains, and receipts are kept", MENDED),
+    (replace(literal(ledger=[took()]), now=LONG_AFTER), "PENDING (DEDUCTING)",
+     "told so by HTTP, once: it was not heard", MENDED),
+    (replace(known(kafka={DEDUCT: [Seen(2, 7, NOON, read=True)]}), now=LONG_AFTER, times=FOR_EVER),
+     "PENDING (DEDUCTING)", "it was skipped", f"ferryman outbox replay --id 4711 --yes --reason 'trace {ID}'"),
     (literal(status="RETRYING", reason="RETRYING: 2 of 5 attempts are made, and the relay tries it"),
      "PENDING (DEDUCTING)", "the command is not published (RETRYING: 2 of 5 attempts", None),
     (literal(status="PENDING for good", reason="PENDING for good after 5 attempts: nothing tries again",
@@ -294,6 +307,53 @@ def test_a_dead_letter_of_a_message_that_was_handled_is_no_obstacle() -> None:
     conflict = having(DECIDED, REQUEUE, DEDUCT)
     conflict = replace(conflict, receipts=DECIDED.receipts)
     assert tell(known(orchestrator=replace(ASKED, consumers=0), wallet=conflict)).ending.next == "ferryman run payments"
+
+
+ENDED = known(payment("SUCCEEDED"), IDLE, IDLE, ledger=[took()])
+
+
+def test_what_the_ledger_has_is_told_when_its_receipt_is_forgotten() -> None:
+    """The money is the part that matters most, and the one that is kept for ever."""
+    gone = replace(ENDED, now=LONG_AFTER)
+    story = tell(gone)
+    assert lines(story) == ["orchestrator requested", "wallet handled", "orchestrator SUCCEEDED"]
+    handled = story.events[1]
+    assert (handled.at, handled.detail) == (
+        after(20), {"type": "wallet.deduct", "outcome": "DONE", "moved": -500, "currency": "EUR", "balance": 400}
+    )  # fmt: skip
+    refused = took(amount=0, balance=None, reason="NO_WALLET")
+    [told] = [each.detail for each in tell(replace(gone, ledger=[refused])).events if each.what == "handled"]
+    assert told == {"type": "wallet.deduct", "outcome": "REFUSED", "reason": "NO_WALLET"}
+
+
+def test_what_was_moved_once_is_told_once_however_often_it_was_asked_for() -> None:
+    asked = [receipt(each, "wallet.cancel", at) for each, at in ((CANCEL, 52), (SECOND, 900))]
+    story = tell(known(NOT_DONE, wallet=Side(receipts=asked), ledger=[took(), took(50, kind="CANCEL", amount=500)]))
+    handled = [(each.at, each.detail.get("moved")) for each in story.events if each.what == "handled"]
+    assert handled == [(after(20), -500), (after(50), 500), (after(900), None)]
+
+
+RECEIPTS, OUTBOX = "receipts are kept for 30 d", "an outbox keeps what it published for 1 d"
+
+
+@pytest.mark.parametrize(
+    ("what", "now", "said"),
+    [
+        (ENDED, after(1000), None),
+        (ENDED, NOON + timedelta(days=2), OUTBOX),
+        (ENDED, LONG_AFTER, f"{RECEIPTS}, and {OUTBOX}"),
+        (replace(ENDED, times=FOR_EVER), LONG_AFTER, OUTBOX),
+        (replace(ENDED, orchestrator=ASKED, wallet=Side(DECIDED.entries)), LONG_AFTER, RECEIPTS),
+        (known(payment("SUCCEEDED"), APPLIED, DECIDED, ledger=[took()]), LONG_AFTER, None),
+        (replace(ENDED, orchestrator=None, payment=None), LONG_AFTER, f"{RECEIPTS}, and {OUTBOX}"),
+        (replace(ENDED, wallet=None, ledger=()), LONG_AFTER, f"{RECEIPTS}, and {OUTBOX}"),
+    ],
+)  # fmt: skip
+def test_what_nobody_keeps_for_so_long_is_said_to_be_gone(what: Known, now: datetime, said: str | None) -> None:
+    """What is there still, though it is old, is told: nothing is said of it."""
+    why = tell(replace(what, now=now)).ending.why
+    assert why.startswith(tell(what).ending.why)
+    assert why[len(tell(what).ending.why) :] == (f". What is told is what is left: {said}" if said else "")
 
 
 def test_duplicates_are_folded_and_counted() -> None:

@@ -1,10 +1,10 @@
 """Where a payment is now, why, and the command to run next. Pure: what is known is passed, the time too."""
 
-from dataclasses import dataclass
 from uuid import UUID
 
-from ferryman.evidence.messages import ASKED, DEDUCT, messages_of, result_of
-from ferryman.evidence.trace.model import ORCHESTRATOR, WALLET, Ending, Entry, Known, Operation, Payment, Side, Where
+from ferryman.evidence.messages import ASKED, DEDUCT, FULFILMENTS, KINDS, messages_of, result_of
+from ferryman.evidence.trace.model import ORCHESTRATOR, WALLET, Ending, Known, Operation, Payment, Side
+from ferryman.evidence.trace.way import Way, again, mended, sent, stopped
 from ferryman.runtime.times import moment, span
 from ferryman.services.payments.rules import message_id
 
@@ -41,21 +41,11 @@ def conclude(known: Known) -> Ending:
     return _on_its_way(known, payment)
 
 
-def again(payment: UUID) -> str:
-    """What looks at this payment alone, and mends what is safe to mend."""
-    return f"ferryman reconcile payments --id {payment}"
-
-
-def _mended(known: Known, why: str, now: str = "") -> Ending:
-    """By what reads both databases, from the orchestrator's: whatever is to be mended, and wherever it stands."""
-    return Ending(now, why, again(known.id), ORCHESTRATOR)
-
-
 def _stuck(known: Known) -> Ending:
     refused = next((each for each in known.ledger if each.kind != "DEDUCT" and each.reason), None)
     why = f"the wallet refuses to give the amount back, and a person decides{f' ({refused.reason})' if refused else ''}"
     nothing = any(each.kind == "DEDUCT" for each in known.ledger) and _kept(known) <= 0
-    return _mended(known, f"{why}; the ledger says that nothing stays taken" if nothing else why, "STUCK")
+    return mended(known, f"{why}; the ledger says that nothing stays taken" if nothing else why, "STUCK")
 
 
 def _kept(known: Known) -> int:
@@ -94,9 +84,9 @@ def _failed(known: Known, payment: Payment) -> Ending:
     said = f"{why} ({payment.reason}); but the wallet has taken {kept} {payment.currency} and not given it back"
     cancelled = _cancelled(known)
     if cancelled is None:
-        return _mended(known, said, "FAILED")
+        return mended(known, said, "FAILED")
     said = f"{said}: {cancelled.why}"
-    return Ending("FAILED", said, cancelled.next, cancelled.at) if cancelled.next else _mended(known, said, "FAILED")
+    return Ending("FAILED", said, cancelled.next, cancelled.at) if cancelled.next else mended(known, said, "FAILED")
 
 
 def _cancelled(known: Known) -> Ending | None:
@@ -108,7 +98,7 @@ def _cancelled(known: Known) -> Ending | None:
     said = messages_of(known.id, types=["wallet.cancel"])
     last = max((each for each in ids & said.keys() if said[each].type == "wallet.cancel"), default=None,
                key=lambda each: said[each].attempt)  # fmt: skip
-    return _chain(known, last) if last is not None else None
+    return _chain(known, last, "wallet.cancel") if last is not None else None
 
 
 def _on_its_way(known: Known, payment: Payment) -> Ending:
@@ -118,7 +108,7 @@ def _on_its_way(known: Known, payment: Payment) -> Ending:
     now = f"PENDING ({payment.state})"
     own = known.literal is not None and (kind, payment.attempt) == (DEDUCT, 1)
     command = payment.id if own else message_id(payment.id, kind, payment.attempt)
-    found = _chain(known, command, ours=kind.startswith("fulfilment."))
+    found = _chain(known, command, kind)
     why = f"{_WAITS[payment.state]}; {found.why}" if found else _WAITS[payment.state]
     overdue = payment.due_at is not None and (known.now - payment.due_at).total_seconds() > _OVERDUE_SECONDS
     said, following = _due(known, payment, overdue=overdue)
@@ -144,122 +134,35 @@ def _due(known: Known, payment: Payment, *, overdue: bool) -> tuple[str, str | N
     return f"If nothing comes by {moment(payment.due_at)}, it is {happens}", None
 
 
-@dataclass(frozen=True, slots=True)
-class _Way:
-    """Of one message: from whose outbox to whose inbox, and which service takes it there."""
-
-    known: Known
-    identity: UUID
-    sender: Side | None
-    receiver: Side | None
-    at: Where
-    """The sender's."""
-    service: str
-
-    @property
-    def what(self) -> str:
-        return "the command" if self.at == ORCHESTRATOR else "its result"
-
-    @property
-    def run(self) -> str:
-        """What starts the service; under the name of the wallet one of two reads."""
-        literal = "-literal" if self.service == "wallet" and self.known.literal is not None else ""
-        return f"ferryman run {self.service}{literal}"
-
-    @property
-    def entry(self) -> Entry | None:
-        return self.sender.entry(self.identity) if self.sender else None
-
-
-def _chain(known: Known, command: UUID, *, ours: bool = False) -> Ending | None:
+def _chain(known: Known, command: UUID, kind: str) -> Ending | None:
     """The first that is not done on the way of a command and of its result; None where nothing is known of it.
 
-    Of what is asked of a participant that is not ours (`ours`), only our part is known.
+    Of what is asked of whoever fulfils, a participant that is not ours, only our part is known.
     """
-    there = _Way(known, command, known.orchestrator, known.wallet, ORCHESTRATOR, "wallet")
-    if ours:
-        return _sent(there) or Ending("", "it is published, and there is no answer yet: theirs is not our database")
+    there = Way(known, command, known.orchestrator, known.wallet, ORCHESTRATOR, "wallet")
+    if kind in FULFILMENTS:
+        return sent(there) or Ending("", "it is published, and there is no answer yet: theirs is not our database")
     if known.wallet is None:
-        return _sent(there) or Ending("", "it is published; what the wallet made of it is not known")
-    return _stopped(there) or _answered(known, known.wallet, command)
+        return sent(there) or Ending("", "it is published; what the wallet made of it is not known")
+    if there.forgotten and known.wallet.receipt(command) is None and _decided(known, kind):
+        return _answered(known, known.wallet, command)
+    return stopped(there) or _answered(known, known.wallet, command)
+
+
+def _decided(known: Known, kind: str) -> bool:
+    """Whether the ledger has what the command asks for: it is kept for ever."""
+    return any(each.kind == KINDS[kind] for each in known.ledger)
 
 
 def _answered(known: Known, wallet: Side, command: UUID) -> Ending | None:
     """Where the wallet's answer stands, which is a message but in the literal mode."""
     receipt = wallet.receipt(command)
-    if known.literal is not None and receipt and not receipt.results:
-        return _mended(known, "the wallet has decided, and told so by HTTP, once: it was not heard")
+    if known.literal is not None and not (receipt and receipt.results):
+        return mended(known, "the wallet has decided, and told so by HTTP, once: it was not heard")
     result = receipt.results[0] if receipt and receipt.results else result_of(command)
-    back = _Way(known, result, wallet, known.orchestrator, WALLET, "payments")
-    if (stop := _stopped(back)) is not None:
+    back = Way(known, result, wallet, known.orchestrator, WALLET, "payments")
+    if (stop := stopped(back)) is not None:
         return Ending("", f"the wallet has answered; {stop.why}", stop.next, stop.at)
     if known.orchestrator and (applied := known.orchestrator.receipt(result)) and applied.outcome == "REFUSED":
-        return _mended(known, f"the wallet's answer was applied to nothing ({applied.reason})")
+        return mended(known, f"the wallet's answer was applied to nothing ({applied.reason})")
     return None
-
-
-def _stopped(way: _Way) -> Ending | None:
-    """Why it is not handled yet; None when it is."""
-    receipt = way.receiver.receipt(way.identity) if way.receiver else None
-    if receipt and receipt.status == "HANDLED":
-        return None
-    other: Where = WALLET if way.at == ORCHESTRATOR else ORCHESTRATOR
-    if way.receiver and (verdict := way.receiver.verdicts.get(way.identity)):
-        if receipt and receipt.status == "RECEIVED":
-            said = f"{way.service} took {way.what}: {verdict.reason}"
-            if receipt.error or way.known.age(receipt.received_at) > way.known.times.answer_seconds:
-                return _mended(way.known, said)
-            return Ending("", said, verdict.next, other)
-        absent = receipt and receipt.status == "REOPENED" and not way.receiver.paused and not way.receiver.consumers
-        command = way.run if absent else verdict.next
-        return Ending("", f"{way.service} could not handle {way.what}: {verdict.reason}", command, other)
-    return _sent(way) or _waiting(way, other)
-
-
-def _sent(way: _Way) -> Ending | None:
-    """Why it is not in Kafka; None when it is, or when nobody can say."""
-    entry = way.entry
-    if entry is None or entry.status == "PUBLISHED":
-        return None
-    return Ending("", f"{way.what} is not published ({entry.reason or entry.status})", entry.next, way.at)
-
-
-def _waiting(way: _Way, other: Where) -> Ending:
-    """It is published, as far as is known, and its reader has no verdict on it."""
-    if lost := _lost(way):
-        return lost
-    receiver, service = way.receiver, way.service
-    if receiver is None:
-        return Ending("", f"{way.what} is published; whether it was received is not known")
-    if receiver.paused:
-        said = f"{way.what} is published; {service} is paused by {receiver.paused}"
-        return Ending("", said, f"ferryman resume {service} --consumer", other)
-    if not receiver.consumers:
-        said = f"{way.what} is published, and no process of {service} is connected to its database"
-        return Ending("", said, way.run, other)
-    return Ending("", f"{way.what} is published, and {service} has not come to it yet", "ferryman inbox stats", other)
-
-
-def _lost(way: _Way) -> Ending | None:
-    """Nobody will come to it."""
-    entry = way.entry
-    copies = None if way.known.kafka is None else way.known.kafka.get(way.identity)
-    if entry is None and not copies:
-        there = "is not among what the outbox retains"
-        if way.sender and not way.sender.whole:
-            there = "was not looked for through all that the outbox retains: there was no time"
-        return _mended(way.known, f"{way.what} {there}, and {way.service} has no receipt of it")
-    if copies is not None and not copies:
-        return _once_more(way, f"{way.what} was published, and its topic does not have it any more")
-    if copies and all(each.read for each in copies):
-        said = f"{way.what} is in its topic, {way.service}'s group is past it, and there is no receipt: it was skipped"
-        return _once_more(way, said)
-    return None
-
-
-def _once_more(way: _Way, why: str) -> Ending:
-    """Published again from where it stands, if it stands in a journal."""
-    if way.entry is None or way.entry.position is None:
-        return _mended(way.known, why)
-    command = f"ferryman outbox replay --id {way.entry.position} --yes --reason 'trace {way.known.id}'"
-    return Ending("", why, command, way.at)

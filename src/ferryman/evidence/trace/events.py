@@ -61,6 +61,7 @@ def events(known: Known) -> list[Event]:
     for stray in known.strays:
         if known.orchestrator is None or known.orchestrator.receipt(stray.message_id) is None:
             telling.add(_stray(stray.came_at, stray.message_id, stray.type, stray.why), begun)
+    telling.booked(begun)
     telling.ended()
     return telling.ordered()
 
@@ -82,6 +83,7 @@ class _Telling:
 
     known: Known
     events: list[tuple[datetime, int, Event]] = field(default_factory=list)
+    told: list[Operation] = field(default_factory=list)
 
     def add(self, event: Event, after: Moment) -> Moment:
         """The moment that its effects stand behind."""
@@ -184,9 +186,20 @@ class _Telling:
     def _handled(self, receipt: Receipt, said: Said, detail: Detail, after: Moment) -> Moment:
         if receipt.status != "HANDLED":
             return self.add(_unusual(receipt, WALLET, detail), after)
-        operation = next((each for each in self.known.ledger if each.kind == KINDS[said.type]), None)
-        decided = operation.decided_at if operation and _by(receipt, operation) else receipt.received_at
-        return self.add(Event(decided, WALLET, "handled", {**detail, **_did(operation, receipt)}), after)
+        untold = [each for each in self.known.ledger if each not in self.told and _by(receipt, each)]
+        operation = next((each for each in untold if each.kind == KINDS[said.type]), None)
+        if operation is None:
+            return self.add(Event(receipt.received_at, WALLET, "handled", {**detail, **_answered(receipt)}), after)
+        self.told.append(operation)
+        done = _answered(receipt) if receipt.outcome == "REFUSED" else _done(operation)
+        return self.add(Event(operation.decided_at, WALLET, "handled", {**detail, **done}), after)
+
+    def booked(self, begun: Moment) -> None:
+        """What the ledger has of it, and no receipt tells any more: it is kept for ever, and receipts are not."""
+        kinds: dict[str, str] = {kind: each for each, kind in KINDS.items()}
+        for each in self.known.ledger:
+            if each not in self.told:
+                self.add(Event(each.decided_at, WALLET, "handled", {"type": kinds[each.kind], **_done(each)}), begun)
 
     def _rejected(self, each: Rejection, where: Where, after: Moment) -> Moment:
         said: dict[str, Any] = {"type": each.type, "id": str(each.id), "code": each.code, "error": each.error}
@@ -251,12 +264,17 @@ def _began(known: Known, receipt: Receipt, where: Where) -> datetime:
     return min(moments)
 
 
-def _did(operation: Operation | None, receipt: Receipt) -> dict[str, Any]:
-    if receipt.outcome == "REFUSED" or operation is None or operation.reason:
-        return {"outcome": receipt.outcome, **({"reason": receipt.reason} if receipt.reason else {})}
+def _done(operation: Operation) -> dict[str, Any]:
+    if operation.reason:
+        return {"outcome": "REFUSED", "reason": operation.reason}
     return {
         "outcome": "DONE", "moved": operation.amount, "currency": operation.currency, "balance": operation.balance,
     }  # fmt: skip
+
+
+def _answered(receipt: Receipt) -> dict[str, Any]:
+    """With what was decided, by it or long before."""
+    return {"outcome": receipt.outcome, **({"reason": receipt.reason} if receipt.reason else {})}
 
 
 def _unusual(receipt: Receipt, where: Where, detail: Detail) -> Event:

@@ -4,8 +4,8 @@ from uuid import UUID
 
 from ferryman.evidence.messages import EXHAUSTED
 from ferryman.evidence.trace import store
-from ferryman.evidence.trace.ending import again
 from ferryman.evidence.trace.model import Entry
+from ferryman.evidence.trace.way import again
 from ferryman.relay.store import standing
 
 

@@ -16,13 +16,18 @@ KAFKA: Where = "kafka"
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """How long an answer may take, as it is set."""
+    """How long an answer may take, and how long what happened is kept, as it is set."""
 
     answer_seconds: float
+    receipts_seconds: float
+    """0 is for ever."""
+    outbox_seconds: float
+    """Of what was published, at least."""
 
     @classmethod
     def of(cls, settings: Settings) -> "Times":
-        return cls(settings.payments.answer_seconds)
+        kept = settings.consumer.receipts_retention_seconds, settings.relay.ring.retention_seconds
+        return cls(settings.payments.answer_seconds, *kept)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +191,10 @@ class Known:
     def age(self, at: datetime) -> float:
         """In seconds, of what happened then."""
         return (self.now - at).total_seconds()
+
+    def forgets(self, at: datetime) -> bool:
+        """Whether a receipt of then may not be kept any more."""
+        return 0 < self.times.receipts_seconds < self.age(at)
 
 
 @dataclass(frozen=True, slots=True)
