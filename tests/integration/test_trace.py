@@ -16,10 +16,11 @@ from ferryman.consumer.transaction import BatchTransaction
 from ferryman.evidence.trace import gathering
 from ferryman.evidence.trace.gathering import gather, payment_of
 from ferryman.evidence.trace.model import Story
-from ferryman.evidence.trace.opening import Desks
+from ferryman.evidence.trace.opening import Desks, open_desks
 from ferryman.evidence.trace.story import tell
 from ferryman.relay.operator import listing
 from ferryman.relay.operator.desk import Desk as Looking
+from ferryman.runtime.settings import Settings
 from ferryman.schemas import active
 from ferryman.services.payments import telling
 from ferryman.services.payments.rules import Rules
@@ -224,6 +225,19 @@ def test_one_database_alone_tells_what_it_knows(crossing: Crossing) -> None:
     theirs = gather(Desks(None, both.wallet, ["the orchestrator's database: away"]), payment.uuid)
     assert tell(theirs).ending.now == "DECIDED BY THE WALLET"
     assert "wallet handled wallet.deduct" in told(tell(theirs))
+
+
+def test_a_database_that_cannot_be_reached_is_missing_under_its_own_setting(ferryman_database_url: str) -> None:
+    away = "postgresql://nobody@127.0.0.1:1/nowhere"
+    for ours, theirs, setting in (
+        (ferryman_database_url, away, "payments.wallet_database_url, or FERRYMAN_PAYMENTS__WALLET_DATABASE_URL"),
+        (ferryman_database_url, "postgresql://h:port/d", "payments.wallet_database_url, or FERRYMAN_PAYMENTS__WALLET"),
+        (away, ferryman_database_url, "database_url, or FERRYMAN_DATABASE_URL"),
+    ):
+        settings = Settings.model_validate({"database_url": ours, "payments": {"wallet_database_url": theirs}})
+        with open_desks(settings) as desks:
+            [missing] = desks.missing
+        assert f"[setting {setting}" in missing
 
 
 def test_one_database_that_is_both_tells_each_thing_once(crossing: Crossing) -> None:

@@ -15,7 +15,7 @@ from ferryman.evidence.databases import of_wallet
 from ferryman.evidence.trace import kafka
 from ferryman.evidence.trace.gathering import gather, payment_of
 from ferryman.evidence.trace.model import WALLET, Ending, Event, Known, Payment, Story
-from ferryman.evidence.trace.opening import Desks, open_desks
+from ferryman.evidence.trace.opening import WALLETS, Desks, open_desks
 from ferryman.evidence.trace.story import tell
 from ferryman.runtime.errors import FerrymanError, env_name
 from ferryman.runtime.exits import Exit
@@ -24,7 +24,6 @@ from ferryman.runtime.sources import Loaded
 
 SEARCH_SECONDS = 10.0
 RUN_RELAY = "ferryman run relay"
-_WALLETS = "payments.wallet_database_url"
 
 
 @click.command("trace")
@@ -107,8 +106,8 @@ def addressed(ending: Ending, loaded: Loaded) -> Ending:
     if named and not re.search(r"ferryman run ", ending.next):
         desk = re.compile(r"(ferryman (?:outbox|inbox|resume) .*?)(?=   or   |$)")
         return replace(ending, next=desk.sub(rf"\1 --source {named[0]}", ending.next))
-    variable = env_name(_WALLETS)
-    given = f'"${variable}"' if loaded.origins.get(_WALLETS) == variable else "<the wallet's URL>"
+    variable = env_name(WALLETS)
+    given = f'"${variable}"' if loaded.origins.get(WALLETS) == variable else "<the wallet's URL>"
     return replace(ending, next=ending.next.replace("ferryman ", f"FERRYMAN_DATABASE_URL={given} ferryman "))
 
 

@@ -13,6 +13,8 @@ from ferryman.runtime import postgres
 from ferryman.runtime.errors import FerrymanError
 from ferryman.runtime.settings import Settings
 
+WALLETS = "payments.wallet_database_url"
+
 
 @dataclass(frozen=True, slots=True)
 class Desks:
@@ -52,7 +54,8 @@ def open_desks(settings: Settings) -> Iterator[Desks]:
             errors.append(error)
             missing.append(f"the orchestrator's database: {error}")
         try:
-            wallet = opened(of_wallet(settings))
+            with of_the_wallets():
+                wallet = opened(of_wallet(settings))
         except FerrymanError as error:
             wallet = None
             errors.append(error)
@@ -62,6 +65,17 @@ def open_desks(settings: Settings) -> Iterator[Desks]:
         yield Desks(
             orchestrator, wallet, missing, _same(orchestrator, wallet), literal_limit(settings), Times.of(settings)
         )
+
+
+@contextmanager
+def of_the_wallets() -> Iterator[None]:
+    """Whoever connects knows one database, by `database_url`: what is wrong with the wallet's names the wallet's."""
+    try:
+        yield
+    except FerrymanError as error:
+        if error.setting == postgres.URL:
+            error.setting = WALLETS
+        raise
 
 
 def _same(one: Desk | None, other: Desk | None) -> bool:
