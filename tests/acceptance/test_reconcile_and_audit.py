@@ -129,3 +129,21 @@ def test_a_wallets_database_that_is_not_named_is_asked_for(run: Commands) -> Non
     for command in (("audit",), ("reconcile", "payments")):
         run(*command, code=3)
         assert "FERRYMAN_PAYMENTS__WALLET_DATABASE_URL" in run.said
+
+
+@pytest.mark.parametrize(
+    ("url", "code", "said"),
+    [
+        ("", 3, "no database is named"),
+        ("http://w", 3, "cannot be read"),
+        ("host=127.0.0.1 port=1", 4, "start PostgreSQL"),
+    ],
+)
+def test_a_wallets_database_that_cannot_be_opened_is_said_by_its_own_setting(
+    run: Commands, url: str, code: int, said: str
+) -> None:
+    run.environment["FERRYMAN_PAYMENTS__WALLET_DATABASE_URL"] = url
+    for command in (("audit",), ("reconcile", "payments")):
+        run(*command, code=code)
+        assert said in run.said
+        assert "[setting payments.wallet_database_url, or FERRYMAN_PAYMENTS__WALLET_DATABASE_URL]" in run.said
