@@ -1,6 +1,7 @@
 """`ferryman reconcile payments` and `ferryman audit`, as a person and a script run them."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -147,3 +148,23 @@ def test_a_wallets_database_that_cannot_be_opened_is_said_by_its_own_setting(
         run(*command, code=code)
         assert said in run.said
         assert "[setting payments.wallet_database_url, or FERRYMAN_PAYMENTS__WALLET_DATABASE_URL]" in run.said
+
+
+def test_a_command_for_the_wallets_database_names_its_variable_only_where_that_has_the_url(
+    run: Commands, town: Town, tmp_path: Path
+) -> None:
+    """Elsewhere the shell would find it empty, and the command would name no database."""
+    payment = town.asks()
+    town.published(town.desk.db)
+    town.consume(payment)
+    town.ages(payment)
+    variable = "FERRYMAN_PAYMENTS__WALLET_DATABASE_URL"
+    [case] = run.json("reconcile", "payments", code=5)["cases"]
+    assert case["next"] == f'FERRYMAN_DATABASE_URL="${variable}" ferryman run relay'
+    (secret := tmp_path / "url").write_text(run.environment.pop(variable))
+    run.environment[f"{variable}_FILE"] = str(secret)
+    [case] = run.json("reconcile", "payments", code=5)["cases"]
+    assert case["next"] == "FERRYMAN_DATABASE_URL=<the wallet's URL> ferryman run relay"
+    run.environment["FERRYMAN_RELAY__SOURCES__BOOKS__DATABASE_URL"] = secret.read_text()
+    [case] = run.json("reconcile", "payments", code=5)["cases"]
+    assert case["next"] == "ferryman run relay"

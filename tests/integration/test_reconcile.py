@@ -189,7 +189,7 @@ def test_a_result_that_stays_in_the_wallets_outbox_is_found_there(town: Town, st
     case = town.case(payment)
     assert (case.cause, case.repair) == (Cause.RESULT_LOST, way)
     assert f"its result is {status} in the outbox" in case.evidence
-    assert case.next.startswith("FERRYMAN_DATABASE_URL=$FERRYMAN_PAYMENTS__WALLET_DATABASE_URL ferryman ")
+    assert case.next.startswith("FERRYMAN_DATABASE_URL=<the wallet's URL> ferryman ")
     assert town.repair() == ({"replay": 1} if way is Repair.REPLAY else {})
     assert town.repair() == {}
 

@@ -6,6 +6,7 @@ from uuid import UUID, uuid5
 
 import pytest
 
+from ferryman.evidence.addressing import Address
 from ferryman.evidence.audit import columns
 from ferryman.evidence.messages import ASKED
 from ferryman.evidence.reconcile.model import (
@@ -127,7 +128,8 @@ def test_what_kafka_says_of_the_reader_stands_in_the_evidence() -> None:
 
 LOST, UNHEARD = Evidence(pending()), Evidence(pending(), decided())
 FAR, NEAR = Lag("Kafka: it is 9 messages behind", 2), Lag("Kafka: it is 9 messages behind", 0)
-THERE = "FERRYMAN_DATABASE_URL=$FERRYMAN_PAYMENTS__WALLET_DATABASE_URL "
+THERE = "FERRYMAN_DATABASE_URL=<the wallet's URL> "
+BOOKS = Address('"$URL"', "books")
 
 
 @pytest.mark.parametrize(
@@ -160,6 +162,30 @@ def test_who_is_away_paused_or_far_behind_is_sent_no_more_of_the_same(
     case = judge(known, replace(HOUSE, readers={name: reader}))
     assert (case.repair, case.person) == expected
     assert case.next.startswith(following)
+
+
+@pytest.mark.parametrize(
+    ("known", "reader", "expected"),
+    [
+        (LOST, Reader(0), 'FERRYMAN_DATABASE_URL="$URL" ferryman run wallet'),
+        (LOST, Reader(1, "ann"), "ferryman resume wallet --consumer --source books"),
+        (LOST, Reader(1, lag=FAR), "ferryman inbox stats --source books"),
+        (replace(UNHEARD, result=entry("PENDING")), Reader(), "ferryman run relay"),
+        (
+            replace(UNHEARD, result=entry("FAILED")),
+            Reader(),
+            "ferryman outbox replay --id 17 --yes --reason 'its cause is mended' --source books",
+        ),
+        (
+            replace(UNHEARD, result=entry("FAILED", replay=1, ago=9)),
+            Reader(),
+            "ferryman outbox show 17 --source books",
+        ),
+        (replace(LOST, command=entry("PENDING")), Reader(), "ferryman run relay"),
+    ],
+)
+def test_what_is_run_in_the_wallets_database_finds_it(known: Evidence, reader: Reader, expected: str) -> None:
+    assert judge(known, replace(HOUSE, readers={"wallet": reader}, wallets=BOOKS)).next == expected
 
 
 def test_a_person_is_needed_only_once_an_answer_should_have_come() -> None:

@@ -1,7 +1,7 @@
 """`ferryman reconcile`"""
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import timedelta
@@ -14,7 +14,8 @@ import structlog
 from ferryman.cli import wiring
 from ferryman.cli.options import DurationType, act_of, who_option, yes_option
 from ferryman.cli.output import json_option, print_json, print_table, say
-from ferryman.evidence.databases import open_databases
+from ferryman.evidence import addressing
+from ferryman.evidence.databases import WALLETS, open_databases
 from ferryman.evidence.reconcile import metrics, repair, walk
 from ferryman.evidence.reconcile.model import Case, Lag, Repair
 from ferryman.evidence.reconcile.repair import Repaired
@@ -77,7 +78,7 @@ def payments(
         raise click.UsageError("--settle is of one payment: leave --id out")
     act = act_of(who, reason, needed=yes)
     settings = wiring.settings(context)
-    with _house(settings) as house:
+    with _house(settings, wiring.loaded(context).origins) as house:
         if settle:
             done = repair.settle(house, settle, act, yes=yes)
             return _print_settled(settle, done=done, as_json=as_json)
@@ -95,10 +96,11 @@ def payments(
 
 
 @contextmanager
-def _house(settings: Settings) -> Iterator[House]:
+def _house(settings: Settings, origins: Mapping[str, str]) -> Iterator[House]:
     wiring.use_catalogue(settings)
     with open_databases(settings, "reconcile") as databases:
-        yield House.of(databases, settings, _lags(settings))
+        wallets = addressing.of_wallet(settings, origins.get(WALLETS))
+        yield House.of(databases, settings, _lags(settings), wallets)
 
 
 def _lags(settings: Settings) -> Callable[[], dict[str, Lag]]:

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from datetime import datetime
 
+from ferryman.evidence.addressing import RUN_RELAY
 from ferryman.evidence.messages import ASKED, KINDS
 from ferryman.evidence.reconcile.model import (
     ORCHESTRATOR,
@@ -18,7 +19,6 @@ from ferryman.evidence.reconcile.model import (
 )
 from ferryman.runtime.times import moment, span
 
-THERE = "FERRYMAN_DATABASE_URL=$FERRYMAN_PAYMENTS__WALLET_DATABASE_URL "
 FAILED, STUCK = "FAILED", "STUCK"
 
 
@@ -61,18 +61,19 @@ def held_up(known: Evidence, house: Standing, name: str, cause: Cause, said: str
     reader = house.readers.get(name)
     if reader is None:
         return None
-    at = _at(WALLET if name == "wallet" else ORCHESTRATOR)
-    runs = f"{at}ferryman run {'wallet-literal' if known.literal else name}"
+    where = WALLET if name == "wallet" else ORCHESTRATOR
     if reader.paused:
         said = f"{said}; {name} is paused by {reader.paused}"
-        return case(known.request, cause, said, next=f"{at}ferryman resume {name} --consumer", person=True)
+        resumes = _at(house, where, f"ferryman resume {name} --consumer")
+        return case(known.request, cause, said, next=resumes, person=True)
     if not _behind(reader):
         return None
     if not reader.processes:
+        runs = _at(house, where, f"ferryman run {'wallet-literal' if known.literal else name}")
         return case(known.request, cause, f"{said}; no process of {name} is connected", next=runs, person=True)
     assert reader.lag is not None
     said = said if reader.lag.said in said else f"{said}; {reader.lag.said}"
-    return case(known.request, cause, f"{said}: it comes to it", next=f"{at}ferryman inbox stats")
+    return case(known.request, cause, f"{said}: it comes to it", next=_at(house, where, "ferryman inbox stats"))
 
 
 def replayed(known: Evidence, house: Standing, cause: Cause, said: str, where: str) -> Case:
@@ -81,9 +82,10 @@ def replayed(known: Evidence, house: Standing, cause: Cause, said: str, where: s
     since = (known.request.now - entry.changed_at).total_seconds() if entry.changed_at else house.answer_seconds
     if entry.replay is not None and since < house.answer_seconds:
         said = f"{said}; it was replayed, and failed again {span(since)} ago"
-        return case(known.request, cause, said, next=_at(where) + f"ferryman outbox show {entry.position}")
-    command = f"{_at(where)}ferryman outbox replay --id {entry.position} --yes --reason 'its cause is mended'"
-    made = case(known.request, cause, said, Repair.REPLAY, next=command)
+        shows = _at(house, where, f"ferryman outbox show {entry.position}")
+        return case(known.request, cause, said, next=shows)
+    command = f"ferryman outbox replay --id {entry.position} --yes --reason 'its cause is mended'"
+    made = case(known.request, cause, said, Repair.REPLAY, next=_at(house, where, command))
     return replace(made, where=where, position=entry.position)
 
 
@@ -94,14 +96,14 @@ def waiting(known: Evidence, house: Standing, cause: Cause, said: str, where: st
     paused, overdue = house.pauses.get(where, ()), due(known, house)
     if paused:
         names = ", ".join(each or "all of it" for each in paused)
-        command = f"{_at(where)}ferryman resume {paused[0] or 'outbox'}"
+        command = _at(house, where, f"ferryman resume {paused[0] or 'outbox'}")
         return case(known.request, cause, f"{said}; paused there: {names}", next=command, person=overdue)
     if not house.relays.get(where, 0):
         said = f"{said}; no relay is connected to that database"
-        return case(known.request, cause, said, next=f"{_at(where)}ferryman run relay", person=overdue)
+        return case(known.request, cause, said, next=_at(house, where, RUN_RELAY), person=overdue)
     entry = _entry(known, where)
     shows = f"ferryman trace {known.request.uuid}" if known.literal else f"ferryman outbox show {entry.position}"
-    return case(known.request, cause, f"{said}; the relay publishes it", next=_at(where) + shows)
+    return case(known.request, cause, f"{said}; the relay publishes it", next=_at(house, where, shows))
 
 
 def in_outbox(entry: Entry) -> str:
@@ -132,8 +134,8 @@ def _behind(reader: Reader) -> bool:
     return not reader.processes
 
 
-def _at(where: str) -> str:
-    return THERE if where == WALLET else ""
+def _at(house: Standing, where: str, command: str) -> str:
+    return house.wallets.of(command) if where == WALLET else command
 
 
 def _last(known: Evidence) -> datetime:

@@ -6,6 +6,8 @@ from enum import StrEnum
 from typing import NamedTuple
 from uuid import UUID
 
+from ferryman.evidence.addressing import BY_URL, Address
+
 
 class Cause(StrEnum):
     """Why a payment is still pending: section 6 of the document, and what the machine adds to it."""
@@ -155,6 +157,8 @@ class Standing:
     """Of each database, the topics that are paused; the empty name is all of them."""
     readers: dict[str, Reader] = field(default_factory=dict)
     """By the consumer's name: the wallet, which reads commands, and payments, which reads results."""
+    wallets: Address = BY_URL
+    """How what a person runs finds the wallet's database."""
 
 
 @dataclass(frozen=True, slots=True)

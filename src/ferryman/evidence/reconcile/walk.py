@@ -9,6 +9,7 @@ from uuid import UUID
 
 from ferryman.consumer.store import standing as consuming
 from ferryman.evidence import store as shared
+from ferryman.evidence.addressing import BY_URL, Address
 from ferryman.evidence.databases import Connection, Databases
 from ferryman.evidence.messages import DEDUCT, KINDS, literal_limit, result_of
 from ferryman.evidence.reconcile import store
@@ -51,13 +52,18 @@ class House:
     settings: Settings
     lags: Callable[[], dict[str, Lag]] = field(default=dict)
     """What Kafka says of each reader, where a cluster is named."""
+    wallets: Address = BY_URL
+    """How what a person runs finds the wallet's database."""
 
     @classmethod
-    def of(cls, databases: Databases, settings: Settings, lags: Callable[[], dict[str, Lag]] = dict) -> "House":
+    def of(
+        cls, databases: Databases, settings: Settings, lags: Callable[[], dict[str, Lag]] = dict,
+        wallets: Address = BY_URL,
+    ) -> "House":  # fmt: skip
         for each in (databases.orchestrator, databases.wallet):
             each.prepare_threshold = None  # ids are looked for in long arrays: a plan that is kept would not hash them
         limits = settings.database
-        return cls(Desk(databases.orchestrator, limits), Desk(databases.wallet, limits), settings, lags)
+        return cls(Desk(databases.orchestrator, limits), Desk(databases.wallet, limits), settings, lags, wallets)
 
     def standing(self) -> Standing:
         relays, pauses, readers, lags = {}, {}, {}, self.lags()
@@ -67,8 +73,9 @@ class House:
                 readers[consumer] = _reader(db, consumer, lags.get(consumer))
         given = self.settings
         return Standing(
-            given.payments.answer_seconds, given.consumer.receipts_retention_seconds, relays, pauses, readers
-        )
+            given.payments.answer_seconds, given.consumer.receipts_retention_seconds, relays, pauses, readers,
+            self.wallets,
+        )  # fmt: skip
 
 
 def _reader(db: Connection, name: str, lag: Lag | None) -> Reader:
