@@ -2,11 +2,13 @@
 
 import time
 from collections import Counter
+from dataclasses import dataclass
 from typing import Any
 
 import psycopg
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from ferryman.evidence.reconcile import kafka, repair, walk
 from ferryman.evidence.reconcile.kafka import lags
@@ -21,6 +23,42 @@ from support.paying import failed, succeeded
 from support.published import poll_until
 from support.topics import create
 from support.walleting import transact
+
+
+@dataclass(frozen=True)
+class Retained:
+    """A topic of one partition with old messages, of which Kafka deletes, and a group that is to read it."""
+
+    servers: str
+    topic: str
+    group: str
+
+    def produce(self, count: int) -> None:
+        producer = Producer({"bootstrap.servers": self.servers})
+        for _ in range(count):
+            producer.produce(self.topic, b"x", timestamp=int((time.time() - 3600) * 1000))
+        producer.flush(10)
+
+    def delete(self, *, before: int) -> None:
+        admin = AdminClient({"bootstrap.servers": self.servers})
+        [answer] = admin.delete_records([TopicPartition(self.topic, 0, before)]).values()
+        assert answer.result(10).low_watermark == before
+
+    def commit(self, offset: int) -> None:
+        consumer = Consumer({"bootstrap.servers": self.servers, "group.id": self.group})
+        consumer.commit(offsets=[TopicPartition(self.topic, 0, offset)], asynchronous=False)
+        consumer.close()
+
+    @property
+    def lag(self) -> Lag:
+        """As soon as the group's coordinator is there."""
+        settings = Kafka.model_validate({"bootstrap_servers": self.servers})
+        found: Lag = poll_until(lambda: _told(lags(settings, 300)[self.group]), "answer of Kafka")
+        return found
+
+
+def _told(lag: Lag) -> Lag | None:
+    return None if lag.overdue is None else lag
 
 
 def done(town: Town, payment: Request) -> str:
@@ -453,6 +491,45 @@ def test_a_group_that_has_not_read_a_topic_is_behind_by_what_is_older_than_an_an
     poll_until(lambda: lags(settings, 300)["nobody"] == behind, "what the group has not read", 20)
     assert lags(settings, 0)["nobody"].overdue == 7
     assert lags(settings, 7200)["nobody"].overdue == 0
+
+
+@pytest.fixture
+def retained(ferryman_kafka: str, monkeypatch: pytest.MonkeyPatch) -> Retained:
+    topic = create(ferryman_kafka)
+    group = f"reader-of-{topic}"
+    monkeypatch.setattr(kafka, "_TOPICS", {group: topic})
+    return Retained(ferryman_kafka, topic, group)
+
+
+def test_what_kafka_has_deleted_is_not_waited_for_by_a_group_without_offsets(retained: Retained) -> None:
+    """A group whose offsets expired, or a new one on an old topic: it reads what is left, and nobody is held back by
+    what will never come.
+    """
+    retained.produce(7)
+    assert retained.lag == Lag(f"Kafka: the group {retained.group} is 7 messages behind in {retained.topic}", 7)
+    retained.delete(before=5)
+    assert retained.lag == Lag(f"Kafka: the group {retained.group} is 2 messages behind in {retained.topic}", 2)
+    retained.delete(before=7)
+    assert retained.lag == Lag(f"Kafka: the group {retained.group} has read all of {retained.topic}", 0)
+
+
+def test_what_kafka_deleted_before_it_was_read_is_said_to_need_a_person(retained: Retained) -> None:
+    """The consumer stops there by itself."""
+    retained.produce(7)
+    retained.commit(3)
+    assert retained.lag.resets is None
+    retained.delete(before=5)
+    lag = retained.lag
+    assert (
+        f"of {retained.topic}, partition 0, 2 messages were deleted before it read them: it stops there until a "
+        "person resets its offsets" in lag.said
+    )
+    assert f"--group {retained.group} --topic {retained.topic}:0 --reset-offsets --to-earliest" in str(lag.resets)
+    retained.delete(before=7)
+    lag = retained.lag
+    assert (lag.overdue, "4 messages were deleted" in lag.said, bool(lag.resets)) == (0, True, True)
+    retained.commit(7)
+    assert retained.lag.resets is None
 
 
 def test_a_cluster_that_takes_too_long_says_nothing(ferryman_kafka: str, monkeypatch: pytest.MonkeyPatch) -> None:

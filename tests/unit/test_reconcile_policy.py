@@ -129,6 +129,7 @@ def test_what_kafka_says_of_the_reader_stands_in_the_evidence() -> None:
 LOST, UNHEARD = Evidence(pending()), Evidence(pending(), decided())
 FAR, NEAR = Lag("Kafka: it is 9 messages behind", 2), Lag("Kafka: it is 9 messages behind", 0)
 THERE = "FERRYMAN_DATABASE_URL=<the wallet's URL> "
+GONE = Lag("Kafka: 2 messages were deleted before it read them", 0, "kafka-consumer-groups --group wallet")
 BOOKS = Address('"$URL"', "books")
 
 
@@ -141,6 +142,9 @@ BOOKS = Address('"$URL"', "books")
         (LOST, "wallet", Reader(0, lag=FAR), (Repair.NONE, True), f"{THERE}ferryman run wallet"),
         (LOST, "wallet", Reader(1, lag=FAR), (Repair.NONE, False), f"{THERE}ferryman inbox stats"),
         (LOST, "wallet", Reader(1, "ann"), (Repair.NONE, True), f"{THERE}ferryman resume wallet --consumer"),
+        (LOST, "wallet", Reader(1, lag=GONE), (Repair.NONE, True), "kafka-consumer-groups --group wallet"),
+        (LOST, "wallet", Reader(0, lag=GONE), (Repair.NONE, True), "kafka-consumer-groups --group wallet"),
+        (UNHEARD, "payments", Reader(1, lag=GONE), (Repair.NONE, True), "kafka-consumer-groups --group wallet"),
         (LOST, "payments", Reader(0), (Repair.REPUBLISH, False), "ferryman reconcile payments --id"),
         (UNHEARD, "payments", Reader(0), (Repair.NONE, True), "ferryman run payments"),
         (UNHEARD, "payments", Reader(1, lag=FAR), (Repair.NONE, False), "ferryman inbox stats"),

@@ -12,6 +12,7 @@ from ferryman.evidence.reconcile.model import (
     Cause,
     Entry,
     Evidence,
+    Lag,
     Pending,
     Reader,
     Repair,
@@ -66,14 +67,16 @@ def held_up(known: Evidence, house: Standing, name: str, cause: Cause, said: str
         said = f"{said}; {name} is paused by {reader.paused}"
         resumes = _at(house, where, f"ferryman resume {name} --consumer")
         return case(known.request, cause, said, next=resumes, person=True)
+    if reader.lag is not None and reader.lag.resets:
+        return case(known.request, cause, _with(said, reader.lag), next=reader.lag.resets, person=True)
     if not _behind(reader):
         return None
     if not reader.processes:
         runs = _at(house, where, f"ferryman run {'wallet-literal' if known.literal else name}")
         return case(known.request, cause, f"{said}; no process of {name} is connected", next=runs, person=True)
     assert reader.lag is not None
-    said = said if reader.lag.said in said else f"{said}; {reader.lag.said}"
-    return case(known.request, cause, f"{said}: it comes to it", next=_at(house, where, "ferryman inbox stats"))
+    said = f"{_with(said, reader.lag)}: it comes to it"
+    return case(known.request, cause, said, next=_at(house, where, "ferryman inbox stats"))
 
 
 def replayed(known: Evidence, house: Standing, cause: Cause, said: str, where: str) -> Case:
@@ -125,6 +128,10 @@ def _entry(known: Evidence, where: str) -> Entry:
     found = known.command if where == ORCHESTRATOR else known.result
     assert found is not None
     return found
+
+
+def _with(said: str, lag: Lag) -> str:
+    return said if lag.said in said else f"{said}; {lag.said}"
 
 
 def _behind(reader: Reader) -> bool:

@@ -49,18 +49,31 @@ def _lag(admin: "AdminClient", topic: str, group: str, settings: Kafka, answer_s
     places = [TopicPartition(topic, number) for number in known.partitions]
     offsets: Any = OffsetSpec
     old = datetime.now(UTC) - timedelta(seconds=answer_seconds)
+    first = _offsets(admin, dict.fromkeys(places, offsets.earliest()), seconds)
     ends = _offsets(admin, dict.fromkeys(places, offsets.latest()), seconds)
     due = _offsets(admin, dict.fromkeys(places, offsets.for_timestamp(int(old.timestamp() * 1000))), seconds)
     [told] = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group, places)]).values()
-    read = {each.partition: max(each.offset, 0) for each in told.result(seconds).topic_partitions}
-    behind = {number: max(0, end - read.get(number, 0)) for number, end in ends.items()}
-    overdue = sum(
-        min(behind[number], max(0, (ends[number] if at < 0 else at) - read.get(number, 0)))
-        for number, at in due.items()
+    read = {each.partition: each.offset for each in told.result(seconds).topic_partitions}
+    start = {number: max(low, read[number]) for number, low in first.items()}
+    behind = {number: max(0, end - start[number]) for number, end in ends.items()}
+    overdue = {number: max(0, (ends[number] if at < 0 else at) - start[number]) for number, at in due.items()}
+    said = f"the group {group} has read all of {topic}"
+    if many := sum(behind.values()):
+        said = f"the group {group} is {many:,} messages behind in {topic}"
+    lag = Lag(f"Kafka: {said}", sum(min(behind[number], overdue[number]) for number in behind))
+    lost = {number: low - read[number] for number, low in first.items() if 0 <= read[number] < low}
+    return _stopped(lag, topic, group, lost, settings) if lost else lag
+
+
+def _stopped(lag: Lag, topic: str, group: str, lost: Mapping[int, int], settings: Kafka) -> Lag:
+    """Its consumer ends with an error where what it was to read next is not there any more."""
+    where = ",".join(str(number) for number in sorted(lost))
+    said = f"of {topic}, partition {where}, {sum(lost.values()):,} messages were deleted before it read them"
+    resets = (
+        f"kafka-consumer-groups --bootstrap-server {settings.bootstrap_servers} --group {group} "
+        f"--topic {topic}:{where} --reset-offsets --to-earliest --execute"
     )
-    if not any(behind.values()):
-        return Lag(f"Kafka: the group {group} has read all of {topic}", 0)
-    return Lag(f"Kafka: the group {group} is {sum(behind.values()):,} messages behind in {topic}", overdue)
+    return Lag(f"{lag.said}; {said}: it stops there until a person resets its offsets", lag.overdue, resets)
 
 
 def _offsets(admin: "AdminClient", wanted: Mapping[Any, Any], seconds: float) -> dict[int, int]:

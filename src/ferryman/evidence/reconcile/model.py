@@ -133,6 +133,8 @@ class Lag(NamedTuple):
 
     said: str
     overdue: int | None = None
+    resets: str | None = None
+    """What a person runs where Kafka deleted what it had not read: it stops there, and goes on from what is left."""
 
 
 @dataclass(frozen=True, slots=True)
