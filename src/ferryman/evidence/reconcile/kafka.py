@@ -1,6 +1,6 @@
 """What Kafka says of whoever is to read commands and results: how far its group is behind."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +10,7 @@ from ferryman.runtime.settings import Kafka
 from ferryman.runtime.times import span
 
 if TYPE_CHECKING:
+    from confluent_kafka import TopicPartition
     from confluent_kafka.admin import AdminClient
 
 # Kept until the command ends: a client that ends while it is asked something may take the process with it.
@@ -39,7 +40,7 @@ def _silence(why: str) -> dict[str, Lag]:
 
 def _lag(admin: "AdminClient", topic: str, group: str, settings: Kafka, answer_seconds: float) -> Lag:
     """What is younger than an answer may take is on its way, however much of it there is."""
-    from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+    from confluent_kafka import TopicPartition
     from confluent_kafka.admin import OffsetSpec
 
     seconds = settings.timeout_seconds
@@ -52,8 +53,7 @@ def _lag(admin: "AdminClient", topic: str, group: str, settings: Kafka, answer_s
     first = _offsets(admin, dict.fromkeys(places, offsets.earliest()), seconds)
     ends = _offsets(admin, dict.fromkeys(places, offsets.latest()), seconds)
     due = _offsets(admin, dict.fromkeys(places, offsets.for_timestamp(int(old.timestamp() * 1000))), seconds)
-    [told] = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group, places)]).values()
-    read = {each.partition: each.offset for each in told.result(seconds).topic_partitions}
+    read = _committed(places, group, settings)
     start = {number: max(low, read[number]) for number, low in first.items()}
     behind = {number: max(0, end - start[number]) for number, end in ends.items()}
     overdue = {number: max(0, (ends[number] if at < 0 else at) - start[number]) for number, at in due.items()}
@@ -74,6 +74,22 @@ def _stopped(lag: Lag, topic: str, group: str, lost: Mapping[int, int], settings
         f"--topic {topic}:{where} --reset-offsets --to-earliest --execute"
     )
     return Lag(f"{lag.said}; {said}: it stops there until a person resets its offsets", lag.overdue, resets)
+
+
+def _committed(places: "Sequence[TopicPartition]", group: str, settings: Kafka) -> dict[int, int]:
+    """By partition; negative where there is none. Asked as one of the group, which does not join it: an admin client
+    may take the process with it when it asks a broker that is not the group's coordinator, or not yet.
+    """
+    from confluent_kafka import Consumer, KafkaException
+
+    client = Consumer(kafka.client_config(settings, "reconcile", **{"group.id": group, "enable.auto.commit": False}))
+    try:
+        found = client.committed(list(places), settings.timeout_seconds)
+    finally:
+        client.close()
+    if failed := [each.error for each in found if each.error]:
+        raise KafkaException(failed[0])
+    return {each.partition: each.offset for each in found}
 
 
 def _offsets(admin: "AdminClient", wanted: Mapping[Any, Any], seconds: float) -> dict[int, int]:
