@@ -114,12 +114,15 @@ class Rules:
             return None
         return self._done(payment) if status == "SUCCEEDED" else self._failed(payment, reason)
 
-    def again(self, payment: Payment) -> Move | None:
-        """Asks once more for what is not answered: what a person may always do, since each operation happens once."""
+    def again(self, payment: Payment, *, literal: bool = False) -> Move | None:
+        """Asks once more for what is not answered: what a person may always do, since each operation happens once. No
+        timeout looks at what was recorded in the literal mode, also afterwards: its wallet tells of no cancellation.
+        """
         match payment.state:
             case "DEDUCTING":
                 message = _command("wallet.deduct", payment, DEDUCT, payment.attempt + 1, money=True)
-                return Move(payment.state, (message,), self.answer_seconds, payment.attempt + 1, payment.reason)
+                due = None if literal else self.answer_seconds
+                return Move(payment.state, (message,), due, payment.attempt + 1, payment.reason)
             case "FULFILLING":
                 message = _command("fulfilment.request", payment, FULFIL, payment.attempt + 1, money=True)
                 return Move(payment.state, (message,), self.answer_seconds, payment.attempt + 1, payment.reason)

@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import psycopg
@@ -14,7 +14,7 @@ from ferryman.evidence.reconcile import kafka, repair, walk
 from ferryman.evidence.reconcile.kafka import lags
 from ferryman.evidence.reconcile.model import Cause, Lag, Repair
 from ferryman.runtime.errors import FerrymanError
-from ferryman.runtime.settings import Kafka
+from ferryman.runtime.settings import Kafka, Settings
 from ferryman.services.payments import requests
 from ferryman.services.payments.rules import message_id
 from ferryman.services.payments.store import Request
@@ -306,6 +306,37 @@ def test_attempts_that_are_used_up_need_a_person_who_may_have_it_asked_once_more
     assert "attempts used up" in case.evidence
     assert town.repair() == {"republish": 1}
     assert done(town, payment) == "FAILED"
+
+
+@pytest.mark.parametrize("mode", ["saga", "literal"])
+def test_whoever_asks_again_gives_a_time_to_what_the_saga_recorded_and_none_to_what_the_literal_mode_did(
+    town: Town, mode: str
+) -> None:
+    """Both may be in one database, and either process may ask: the payment's own rows say what it is. One of the
+    literal mode with a time would be cancelled, which its wallet tells nobody of.
+    """
+    town.settings = Settings.model_validate({"payments": {"mode": mode}})
+    waits = town.asks()
+    letter = by_letter(town)
+    dated = by_letter(town)
+    town.desk.db.execute("UPDATE payments.requests SET due_at = 'infinity' WHERE uuid = %s", (waits.uuid,))
+    town.desk.db.execute("UPDATE payments.requests SET due_at = now() WHERE uuid = %s", (dated.uuid,))
+    town.published(town.desk.db)
+    town.ages(waits, letter, dated)
+    assert town.repair() == {"republish": 3}
+    found = town.desk.db.execute("SELECT uuid, due_at < 'infinity', attempt FROM payments.requests").fetchall()
+    assert set(found) == {(waits.uuid, True, 2), (letter.uuid, False, 2), (dated.uuid, False, 2)}
+    assert all("was due" not in town.case(each).evidence for each in (letter, dated))
+
+
+def by_letter(town: Town) -> Request:
+    """A payment that was recorded in the literal mode, and published."""
+    rules = town.desk.rules
+    town.desk.rules = replace(rules, literal=True)
+    payment = town.asks()
+    town.desk.rules = rules
+    town.desk.db.execute("UPDATE payments.outbox SET status = 'PUBLISHED' WHERE uuid = %s", (payment.uuid,))
+    return payment
 
 
 def test_what_is_stuck_is_settled_by_a_person_through_the_machine_and_audited(town: Town) -> None:

@@ -192,6 +192,37 @@ def test_what_is_run_in_the_wallets_database_finds_it(known: Evidence, reader: R
     assert judge(known, replace(HOUSE, readers={"wallet": reader}, wallets=BOOKS)).next == expected
 
 
+LITERAL = replace(LOST, literal=True)
+UNDONE = replace(LITERAL, request=pending("CANCELLING"))
+
+
+def test_of_a_payment_of_the_literal_mode_nobody_is_told_that_it_was_due() -> None:
+    """No timeout looks at it, and `ferryman run payments` does not start there: also where it was given a time."""
+    assert "was due" in judge(LOST, HOUSE).evidence
+    assert "due" not in judge(LITERAL, HOUSE).evidence
+    assert told(replace(LITERAL, request=pending(exhausted=True))) == (Cause.NOT_CONSUMED, Repair.REPUBLISH)
+
+
+def test_what_a_timeout_has_undone_of_the_literal_mode_waits_for_a_message() -> None:
+    """The literal wallet handles its cancellation, and tells nobody."""
+    done = replace(UNDONE, outcome=decided("CANCEL"))
+    assert told(done) == (Cause.RESULT_LOST, Repair.REREPORT)
+    assert "`ferryman run wallet` tells it" in judge(done, HOUSE).evidence
+    assert "HTTP" not in judge(done, HOUSE).evidence
+    assert "was due" in judge(UNDONE, HOUSE).evidence
+    away = replace(HOUSE, readers={"wallet": Reader(0)})
+    assert judge(UNDONE, away).next == f"{THERE}ferryman run wallet"
+    used_up = replace(UNDONE, request=pending("CANCELLING", exhausted=True))
+    assert told(used_up) == (Cause.NEEDS_PERSON, Repair.REPUBLISH)
+
+
+def test_an_entry_is_shown_where_it_is_one_of_the_journal() -> None:
+    house = replace(HOUSE, relays={ORCHESTRATOR: 1})
+    row = Entry(ONE, 0, "PENDING", 2, "no", None, NOW)
+    assert judge(replace(LITERAL, command=row), house).next == f"ferryman trace {ONE}"
+    assert judge(replace(LITERAL, command=entry("PENDING")), house).next == "ferryman outbox show 17"
+
+
 def test_a_person_is_needed_only_once_an_answer_should_have_come() -> None:
     used_up = Evidence(pending(exhausted=True))
     assert judge(used_up, HOUSE).person

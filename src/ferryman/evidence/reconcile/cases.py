@@ -72,7 +72,7 @@ def held_up(known: Evidence, house: Standing, name: str, cause: Cause, said: str
     if not _behind(reader):
         return None
     if not reader.processes:
-        runs = _at(house, where, f"ferryman run {'wallet-literal' if known.literal else name}")
+        runs = _at(house, where, f"ferryman run {'wallet-literal' if known.by_letter else name}")
         return case(known.request, cause, f"{said}; no process of {name} is connected", next=runs, person=True)
     assert reader.lag is not None
     said = f"{_with(said, reader.lag)}: it comes to it"
@@ -105,8 +105,10 @@ def waiting(known: Evidence, house: Standing, cause: Cause, said: str, where: st
         said = f"{said}; no relay is connected to that database"
         return case(known.request, cause, said, next=_at(house, where, RUN_RELAY), person=overdue)
     entry = _entry(known, where)
-    shows = f"ferryman trace {known.request.uuid}" if known.literal else f"ferryman outbox show {entry.position}"
-    return case(known.request, cause, f"{said}; the relay publishes it", next=_at(house, where, shows))
+    said = f"{said}; the relay publishes it"
+    if not entry.position:  # a row of the literal mode's outbox, which has none
+        return case(known.request, cause, said, next=f"ferryman trace {known.request.uuid}")
+    return case(known.request, cause, said, next=_at(house, where, f"ferryman outbox show {entry.position}"))
 
 
 def in_outbox(entry: Entry) -> str:

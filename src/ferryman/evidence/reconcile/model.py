@@ -112,13 +112,20 @@ class Evidence:
     strays: tuple[str, ...] = ()
     """Why results were applied to nothing."""
     literal: bool = False
-    """Whether it was recorded in the literal mode: its result is told by HTTP, once."""
+    """Whether it was recorded in the literal mode."""
     booked: tuple[Operation, ...] = ()
     """All that the ledger has of it."""
     asked_since: bool = False
     """Whether it was asked for once more since the newest of the receipts."""
     asked_back: bool = True
     """Of one that is over: whether anything ever asked for what it took to be given back."""
+
+    @property
+    def by_letter(self) -> bool:
+        """Whether it goes on as the literal mode has it: no timeout looks at it, and its result is told by HTTP, once.
+        What a timeout has begun to undo all the same waits for a message.
+        """
+        return self.literal and self.request.state != "CANCELLING"
 
     @property
     def kept(self) -> int:

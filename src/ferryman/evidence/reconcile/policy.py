@@ -26,7 +26,6 @@ from ferryman.evidence.reconcile.model import (
     Cause,
     Entry,
     Evidence,
-    Pending,
     Repair,
     Standing,
 )
@@ -62,11 +61,11 @@ def _not_answered(known: Evidence, house: Standing) -> Case:
     """It was published, and nobody knows of it."""
     request = known.request
     said = f"asked {ago(request, request.changed_at)}"
-    if request.due_at is None and not known.literal and request.state != FAILED:
+    if request.due_at is None and not known.by_letter and request.state != FAILED:
         said = f"attempts used up: {said}, for the {request.attempt}. time, and never answered{read(house, 'wallet')}"
         return asking(known, house, Cause.NEEDS_PERSON, said, person=True)
     if asked(request.state) not in KINDS:
-        said = f"{said}; whoever fulfils has not answered{_overdue(request)}"
+        said = f"{said}; whoever fulfils has not answered{_overdue(known)}"
         return asking(known, house, Cause.WAITS_DOWNSTREAM, said)
     if house.receipts_seconds and (request.now - request.changed_at).total_seconds() > house.receipts_seconds:
         said = (
@@ -74,7 +73,7 @@ def _not_answered(known: Evidence, house: Standing) -> Case:
             "told: the ledger says that it took no effect"
         )
         return asking(known, house, Cause.EVIDENCE_EXPIRED, said)
-    said = f"published, {said}; the wallet has no receipt of it{read(house, 'wallet')}{_overdue(request)}"
+    said = f"published, {said}; the wallet has no receipt of it{read(house, 'wallet')}{_overdue(known)}"
     return asking(known, house, Cause.NOT_CONSUMED, said)
 
 
@@ -135,10 +134,15 @@ def _why_lost(known: Evidence) -> str | None:
         return f"; the orchestrator rejected its result ({record.id}): {record.code}: {record.error}"
     if known.applied:
         return f"; its result came and was applied to nothing ({known.applied[0].reason or known.applied[0].status})"
-    return "; the wallet told it by HTTP, once, and it was not heard" if known.literal else None
+    if known.by_letter:
+        return "; the wallet told it by HTTP, once, and it was not heard"
+    return "; `ferryman run wallet` tells it, and the literal wallet tells nobody of that" if known.literal else None
 
 
-def _overdue(request: Pending) -> str:
-    """The machine looks at what is due by itself."""
+def _overdue(known: Evidence) -> str:
+    """The machine looks at what is due by itself; in the literal mode nothing is."""
+    request = known.request
+    if known.by_letter:
+        return ""
     late = (request.now - request.due_at).total_seconds() if request.due_at else 0
     return f"; it was due {span(late)} ago: does `ferryman run payments` run?" if late > 60 else ""

@@ -6,6 +6,7 @@ from itertools import chain
 from uuid import UUID
 
 from ferryman.evidence import store as shared
+from ferryman.evidence.messages import literal_limit
 from ferryman.evidence.reconcile import store, walk
 from ferryman.evidence.reconcile.cases import FAILED, STUCK
 from ferryman.evidence.reconcile.model import ORCHESTRATOR, Case, Cause, Repair
@@ -77,10 +78,15 @@ def _ask_again(house: House, cases: Sequence[Case], how: Repair, act: Act) -> in
     judged = {each.uuid: (each.state, each.attempt) for each in cases}
 
     def rule(payment: Payment) -> Move | None:
-        """Not where somebody else has asked, or an answer came, since it was judged."""
-        return rules.again(payment) if judged[payment.uuid] == (payment.state, payment.attempt) else None
+        """Not where somebody else has asked, or an answer came, since it was judged. Its row says in which mode it was
+        recorded, whatever mode this process is in.
+        """
+        if judged[payment.uuid] != (payment.state, payment.attempt):
+            return None
+        return rules.again(payment, literal=payment.uuid in literal)
 
     with house.orchestrator.acting() as db:
+        literal = store.literal(db, list(judged), literal_limit(house.settings))
         moved = sagas(rules).act(db, list(judged), rule)
         if moved:
             said = {"repair": str(how), "payments": [str(each) for each in judged]}
