@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from ferryman.evidence.addressing import BY_URL, Address, of_wallet
+from ferryman.evidence.addressing import BY_URL, Address, wallet_address
 from ferryman.runtime.settings import Settings
 
 URL = "postgresql://w/w"
@@ -14,7 +14,7 @@ BOOKS = {"other": {"database_url": "postgresql://o/o"}, "books": {"database_url"
 
 def address(sources: dict[str, Any], origin: str | None) -> Address:
     found = Settings.model_validate({"payments": {"wallet_database_url": URL}, "relay": {"sources": sources}})
-    return of_wallet(found, origin)
+    return wallet_address(found, origin)
 
 
 @pytest.mark.parametrize("origin", [None, "ferryman.toml", f"{VARIABLE}_FILE"])

@@ -99,7 +99,7 @@ def payments(
 def _house(settings: Settings, origins: Mapping[str, str]) -> Iterator[House]:
     wiring.use_catalogue(settings)
     with open_databases(settings, "reconcile") as databases:
-        wallets = addressing.of_wallet(settings, origins.get(WALLETS))
+        wallets = addressing.wallet_address(settings, origins.get(WALLETS))
         yield House.of(databases, settings, _lags(settings), wallets)
 
 

@@ -1,6 +1,5 @@
 """`ferryman trace`"""
 
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -11,19 +10,19 @@ import click
 from ferryman.cli import wiring
 from ferryman.cli.output import json_option, print_json, say
 from ferryman.cli.trace_story import print_story
-from ferryman.evidence.databases import of_wallet
+from ferryman.evidence.addressing import wallet_address
+from ferryman.evidence.databases import WALLETS
 from ferryman.evidence.trace import kafka
 from ferryman.evidence.trace.gathering import gather, payment_of
 from ferryman.evidence.trace.model import WALLET, Ending, Event, Known, Payment, Story
-from ferryman.evidence.trace.opening import WALLETS, Desks, open_desks
+from ferryman.evidence.trace.opening import Desks, open_desks
 from ferryman.evidence.trace.story import tell
-from ferryman.runtime.errors import FerrymanError, env_name
+from ferryman.runtime.errors import FerrymanError
 from ferryman.runtime.exits import Exit
 from ferryman.runtime.settings import Settings
 from ferryman.runtime.sources import Loaded
 
 SEARCH_SECONDS = 10.0
-RUN_RELAY = "ferryman run relay"
 
 
 @click.command("trace")
@@ -95,20 +94,10 @@ def _with_kafka(settings: Settings, desks: Desks, known: Known) -> Known:
 
 
 def addressed(ending: Ending, loaded: Loaded) -> Ending:
-    """What is to be done in the wallet's database says so, by a source's name or by its URL's variable."""
+    """What is to be done in the wallet's database says so."""
     if ending.next is None or ending.at != WALLET:
         return ending
-    settings = loaded.settings
-    wallets = of_wallet(settings).database_url
-    named = [name for name, source in settings.relay.sources.items() if source.database_url == wallets]
-    if named and ending.next == RUN_RELAY:  # it publishes every source
-        return ending
-    if named and not re.search(r"ferryman run ", ending.next):
-        desk = re.compile(r"(ferryman (?:outbox|inbox|resume) .*?)(?=   or   |$)")
-        return replace(ending, next=desk.sub(rf"\1 --source {named[0]}", ending.next))
-    variable = env_name(WALLETS)
-    given = f'"${variable}"' if loaded.origins.get(WALLETS) == variable else "<the wallet's URL>"
-    return replace(ending, next=ending.next.replace("ferryman ", f"FERRYMAN_DATABASE_URL={given} ferryman "))
+    return replace(ending, next=wallet_address(loaded.settings, loaded.origins.get(WALLETS)).of(ending.next))
 
 
 def _as_dict(known: Known, story: Story) -> dict[str, Any]:

@@ -32,7 +32,7 @@ BY_URL = Address()
 """Where nobody said more: a person writes the URL in."""
 
 
-def of_wallet(settings: Settings, origin: str | None) -> Address:
+def wallet_address(settings: Settings, origin: str | None) -> Address:
     """Where the setting comes from says whether its variable has it: in a file it stands by itself, and is not shown
     with its password.
     """

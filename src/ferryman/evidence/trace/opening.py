@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
-from ferryman.evidence.databases import of_wallet
+from ferryman.evidence.databases import Connection, connect_wallet
 from ferryman.evidence.messages import LITERAL_LIMIT, literal_limit
 from ferryman.evidence.trace import store
 from ferryman.evidence.trace.model import ORCHESTRATOR, WALLET, Times, Where
@@ -12,8 +12,6 @@ from ferryman.relay.operator.desk import Desk
 from ferryman.runtime import postgres
 from ferryman.runtime.errors import FerrymanError
 from ferryman.runtime.settings import Settings
-
-WALLETS = "payments.wallet_database_url"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,20 +40,18 @@ def open_desks(settings: Settings) -> Iterator[Desks]:
     errors: list[FerrymanError] = []
     with ExitStack() as closing:
 
-        def opened(of: Settings) -> Desk:
-            connection = closing.enter_context(postgres.connect(of, "trace", autocommit=True))
+        def opened(connection: Connection) -> Desk:
             connection.prepare_threshold = None  # behind a pooler the next transaction may be in another session
-            return Desk(connection, of.database)
+            return Desk(closing.enter_context(connection), settings.database)
 
         try:
-            orchestrator = opened(settings)
+            orchestrator = opened(postgres.connect(settings, "trace", autocommit=True))
         except FerrymanError as error:
             orchestrator = None
             errors.append(error)
             missing.append(f"the orchestrator's database: {error}")
         try:
-            with of_the_wallets():
-                wallet = opened(of_wallet(settings))
+            wallet = opened(connect_wallet(settings, "trace"))
         except FerrymanError as error:
             wallet = None
             errors.append(error)
@@ -65,17 +61,6 @@ def open_desks(settings: Settings) -> Iterator[Desks]:
         yield Desks(
             orchestrator, wallet, missing, _same(orchestrator, wallet), literal_limit(settings), Times.of(settings)
         )
-
-
-@contextmanager
-def of_the_wallets() -> Iterator[None]:
-    """Whoever connects knows one database, by `database_url`: what is wrong with the wallet's names the wallet's."""
-    try:
-        yield
-    except FerrymanError as error:
-        if error.setting == postgres.URL:
-            error.setting = WALLETS
-        raise
 
 
 def _same(one: Desk | None, other: Desk | None) -> bool:
