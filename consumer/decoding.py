@@ -16,7 +16,7 @@ _OURS = UUID("6f1f1b7e-6b1c-5d0a-9a3e-0e5f8a1c2d47")
 _HASH_BYTES = 16
 _MOST_WORDS = 2000
 
-UNREADABLE, NO_VALUE, BAD_KEY = "UNREADABLE", "NO_VALUE", "BAD_KEY"
+UNREADABLE, NO_VALUE, BAD_KEY, BAD_HEADER = "UNREADABLE", "NO_VALUE", "BAD_KEY", "BAD_HEADER"
 JSON = "application/json"
 
 
@@ -53,6 +53,8 @@ def sayable(words: str) -> str:
 
 def decode(record: Record, kind: str) -> Received | Poison:
     """Raises `Transient` where the schema's registry is away: then it waits."""
+    if record.no_headers is not None:
+        return poison_of(record, BAD_HEADER, record.no_headers)
     if record.value is None:
         return poison_of(record, NO_VALUE, "it has no value: a tombstone is no message")
     key = "" if record.key is None else _text(record.key)

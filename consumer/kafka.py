@@ -14,7 +14,7 @@ from ferryman.consumer.kafka_errors import fatal, is_fatal, words
 from ferryman.consumer.model import Partition, Record
 from ferryman.consumer.retries import is_retry_topic
 from ferryman.runtime.errors import Permanent
-from ferryman.runtime.kafka import client_config, translate
+from ferryman.runtime.kafka import client_config, headers_of, translate
 from ferryman.runtime.settings import Kafka
 
 if TYPE_CHECKING:
@@ -277,10 +277,14 @@ def _places(partitions: list[TopicPartition]) -> set[Partition]:
 
 
 def _record(message: "Message") -> Record:
-    headers: Any = message.headers() or []
+    given, fault = [], None
+    try:
+        given = headers_of(message)
+    except ValueError as error:
+        fault = str(error)
     return Record(
         message.topic() or "", message.partition() or 0, message.offset() or 0, _raw(message.key()),
-        _raw(message.value()), headers, message.timestamp()[1],
+        _raw(message.value()), given, message.timestamp()[1], fault,
     )  # fmt: skip
 
 

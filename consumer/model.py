@@ -22,6 +22,8 @@ class Record(NamedTuple):
     value: bytes | None
     headers: list[tuple[str, bytes | None]]
     timestamp_ms: int
+    no_headers: str | None = None
+    """Why its headers could not be read; it has none then."""
 
     @property
     def place(self) -> Partition:

@@ -222,9 +222,9 @@ class Worker:
         metrics.batch(self.consumer.name, tally, len(wanted), seconds)
 
     def _item(self, record: Record) -> Received | Poison | None:
-        """None for what this consumer has no handler for."""
+        """None for what this consumer has no handler for. Where no header can be read, nobody knows whether it has."""
         kind = type_of(record)
-        if kind in self.consumer.handlers:
+        if kind in self.consumer.handlers or record.no_headers is not None:
             try:
                 return self.decode(record, kind)
             except Transient as error:

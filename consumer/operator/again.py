@@ -9,6 +9,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ferryman.consumer.decoding import BAD_HEADER
 from ferryman.consumer.retries import retry_topic
 from ferryman.consumer.store.acts import Headers, Rejected
 from ferryman.message import Stored
@@ -32,6 +33,8 @@ def message(record: Rejected, value: bytes) -> Stored | Refused:
     """All but what the outbox itself looks at: sizes and lengths."""
     if record.code == CONFLICT:
         return Refused("another message has its id: it has no receipt of its own that could be reopened")
+    if record.code == BAD_HEADER:
+        return Refused("its headers could not be read, so nobody has them: it would not be the same message")
     if record.value_bytes is None:
         return Refused("it has no value: a tombstone is no message")
     key = _text(record.key or b"")

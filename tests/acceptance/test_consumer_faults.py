@@ -15,6 +15,7 @@ from confluent_kafka.admin import AdminClient
 from psycopg import conninfo
 
 from ferryman.testing.proxy import FaultProxy
+from support import rawheaders
 from support.consuming import Shop
 from support.launch import Launched, Launcher
 
@@ -48,18 +49,21 @@ def test_poison_of_every_kind_in_the_middle_of_a_batch_harms_no_neighbour(shop: 
     shop.raw(b'{"wallet": "w1", "amount": 1, "do": "raise"}', partition=0)
     shop.raw(b'{"nothing": "that it needs"}', partition=0)
     shop.raw(b"x" * 900_000, partition=0)
+    shop.flush()
+    kind = (b"ce_type", b"payment.requested")
+    rawheaders.produce(shop.kafka, shop.topic, b'{"wallet": "w1", "amount": 1}', [kind, (b"caf\xe9", b"")])
     shop.raw(b'{"wallet": "w1", "amount": 99}', id=same, partition=0)
     for _ in range(10):
         shop.send(1, 1)
     shop.flush()
     wallet = shop.start(FERRYMAN_CONSUMER__TRIES="1")
-    wallet.until(lambda: shop.settled(30), "verdicts", 40)
-    wallet.until(lambda: shop.one("SELECT count(*) FROM ferryman.inbox_rejected") == 10, "rejected records")
-    assert shop.verdicts() == {"DONE": 21, "REJECTED": 9}
+    wallet.until(lambda: shop.settled(31), "verdicts", 40)
+    wallet.until(lambda: shop.one("SELECT count(*) FROM ferryman.inbox_rejected") == 11, "rejected records")
+    assert shop.verdicts() == {"DONE": 21, "REJECTED": 10}
     codes: dict[str, int] = dict(
         shop.db.execute("SELECT code, count(*) FROM ferryman.inbox_rejected GROUP BY 1").fetchall()
     )
-    assert codes == {"NO_VALUE": 1, "UNREADABLE": 4, "BAD_KEY": 2, "BUG": 2, "CONFLICT": 1}
+    assert codes == {"NO_VALUE": 1, "UNREADABLE": 4, "BAD_KEY": 2, "BAD_HEADER": 1, "BUG": 2, "CONFLICT": 1}
     letters = shop.db.execute("SELECT payload FROM ferryman.outbox WHERE topic = %s", (f"{shop.topic}.dlt",)).fetchall()
     said = [json.loads(payload) for (payload,) in letters]
     assert sorted(each["code"] for each in said) == sorted(code for code, many in codes.items() for _ in range(many))

@@ -221,6 +221,7 @@ def test_a_receipt_that_is_handled_is_not_reopened(ferryman_db: Database, desk: 
 UNFIT = {
     "no text": (record(1, key=b"\xff"), "BAD_KEY", "its key is no text"),
     "null byte": (record(2, key=b"a\0b"), "BAD_KEY", "its key is no text"),
+    "header's name": (record(10), "BAD_HEADER", "its headers could not be read"),
     "tombstone": (record(3, None), "NO_VALUE", "a tombstone is no message"),
     "conflict": (record(4), "CONFLICT", "another message has its id"),
     "header": (record(5, x__own=b"\xff"), "BUG", "its header x-own is no text"),

@@ -20,11 +20,16 @@ _PRODUCER = 0
 _ERROR_TEXT_BYTES = 512
 
 
-@cache
-def _library() -> Any:
+def library_path() -> Path:
+    """Of the librdkafka that Python's client stands on."""
     folder = Path(confluent_kafka.__file__).parent
     [path] = [*folder.parent.glob("confluent_kafka.libs/librdkafka*.so*"), *folder.glob(".dylibs/librdkafka*.dylib")]
-    library = ctypes.CDLL(str(path))
+    return path
+
+
+@cache
+def _library() -> Any:
+    library = ctypes.CDLL(str(library_path()))
     pointer = ctypes.c_void_p
     for name, result, *arguments in (
         ("rd_kafka_conf_new", pointer),

@@ -52,6 +52,7 @@ def test_json_is_data_bytes_are_bytes_and_the_key_is_text() -> None:
         (record(b"\xff", content_type=JSON[1]), "UNREADABLE"),
         (record(key=b"a\0b"), "BAD_KEY"),
         (record(key=b"\xff"), "BAD_KEY"),
+        (record()._replace(headers=[], no_headers="a name is no text"), "BAD_HEADER"),
     ],
 )
 def test_what_is_no_message_is_poison_with_a_code(given: Record, code: str) -> None:

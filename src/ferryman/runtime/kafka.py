@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Mapping, Sequence
+from operator import methodcaller
 from typing import TYPE_CHECKING, Any
 
 from ferryman.runtime import codes
@@ -13,12 +14,16 @@ from ferryman.runtime.settings import Kafka
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-    from confluent_kafka import KafkaError, KafkaException
+    from confluent_kafka import KafkaError, KafkaException, Message
     from confluent_kafka.admin import AdminClient, NewTopic
 
 log = logging.getLogger(__name__)
 
 _LOOK_AGAIN_SECONDS = 0.02
+_MOST_NAME_BYTES = 100
+# Called so, what the library returns is looked at each time. The interpreter's own way leaves that out once a call has
+# become frequent: an error that was set would come up later, wherever that is, and the headers hold a null pointer.
+_HEADERS = methodcaller("headers")
 _FENCED = "currently fenced"
 """A broker that was not heard of for a while, and will be again: nothing is placed on it until then."""
 
@@ -46,6 +51,19 @@ def admin(kafka: Kafka, process: str, **ours: Any) -> "AdminClient":
         return AdminClient(client_config(kafka, process, **ours))
     except KafkaException as error:
         raise translate(error) from error
+
+
+def headers_of(message: "Message") -> list[tuple[str, bytes | None]]:
+    """Of a record that came. Raises `ValueError` where a name among them is no text in UTF-8: to Kafka it is bytes.
+
+    Such a message must not be asked again: what the library gives then holds a null pointer.
+    """
+    try:
+        given: Any = _HEADERS(message)
+    except (SystemError, UnicodeDecodeError) as error:
+        name = getattr(error.__cause__ or error, "object", b"")
+        raise ValueError(f"the name of one of its headers is no text in UTF-8: {name[:_MOST_NAME_BYTES]!r}") from error
+    return given or []
 
 
 def create_topics(client: "AdminClient", topics: "Sequence[NewTopic]", seconds: float) -> None:

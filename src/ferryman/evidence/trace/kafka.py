@@ -15,7 +15,7 @@ from uuid import UUID
 
 from ferryman.evidence.messages import COMMANDS, RESULTS
 from ferryman.evidence.trace.model import Known, Seen, Side
-from ferryman.runtime.kafka import client_config, translate
+from ferryman.runtime.kafka import client_config, headers_of, translate
 from ferryman.runtime.settings import Kafka
 from ferryman.schemas import headers
 
@@ -174,8 +174,8 @@ class _Look:
 
 
 def _identity(message: "Message") -> UUID | None:
-    given: Any = dict(message.headers() or ())
     try:
+        given: Any = dict(headers_of(message))
         return UUID((given.get(headers.ID) or b"").decode())
     except ValueError:
         return None
