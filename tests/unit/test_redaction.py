@@ -1,6 +1,10 @@
 """N14: secrets never reach a log, a message or `config show`."""
 
+import time
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ferryman.runtime.redaction import MASK, is_secret, redact, redact_value
 
@@ -43,3 +47,53 @@ def test_an_ordinary_name_is_no_secret(name: str) -> None:
 def test_values_are_masked_through_nesting() -> None:
     shown = redact_value("kafka", {"sasl.password": "s3cret", "urls": ["postgresql://u:s3cret@h/d"], "port": 5})
     assert shown == {"sasl.password": MASK, "urls": ["postgresql://u:***@h/d"], "port": 5}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "token: Bearer s3cret$s3cret",
+        '{"password": "s3cret s3cret", "a": 1}',
+        "Authorization: Bearer s3cret$s3cret{s3cret}",
+        "Authorization: Bearer s3c\ns3cret\r\n s3cret\nHost: here",
+        "Invalid header value 'Bearer s3 s3cret\ns3cret, s3cret'",
+        'Invalid header value "Basic s3 s3cret\ns3cret"',
+        "the scheme is Bearer Basic s3cret",
+        "secret: Bearer token: s3cret",
+    ],
+)
+def test_of_a_secret_nothing_is_left(text: str) -> None:
+    assert "s3cret" not in redact(text)
+
+
+def test_the_header_behind_an_authorization_stays_as_it_is() -> None:
+    assert redact("Authorization: Bearer s3cret\nHost: here\nX: y") == "Authorization: Bearer ***\nHost: here\nX: y"
+
+
+@given(
+    st.text(max_size=30),
+    st.sampled_from(
+        ["postgresql://u:{}@host/db", "sasl.password={}", "password='{}'", 'api_key: "{}"', "x-token={}", "Bearer {}"]
+    ),
+    st.text("aZ0$!*+.-_~()", min_size=6, max_size=40),
+    st.text(max_size=30),
+)
+def test_a_secret_is_masked_whatever_stands_around_it(before: str, form: str, secret: str, after: str) -> None:
+    secret = f"(s3cret){secret}(s3cret)"
+    assert "(s3cret)" not in redact(f"{before} {form.format(secret)} {after}")
+
+
+NASTY = [
+    "x", "a.a.a.", "a://", "a://u:", "://u:p", "secret", "secret ", 'token"  ', "secret=", "password='",
+    "password='\"", "Bearer ", "Bearer\n", "Bearer x\n ", "'Bearer x", "'Bearer x\"Basic ", "Basic  ", " ", "\n",
+    "x:\n", "Bearer x: ",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("unit", NASTY)
+@pytest.mark.parametrize("first", ["", "password=", "Bearer ", "'Bearer x\n"])
+def test_the_time_it_takes_grows_with_the_length_alone(unit: str, first: str) -> None:
+    """N10: a tenth of this took seconds, in which the process did nothing else; now it takes some hundredths of one."""
+    began = time.process_time()
+    redact(first + unit * (200_000 // len(unit)))
+    assert time.process_time() - began < 1

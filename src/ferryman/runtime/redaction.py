@@ -11,12 +11,22 @@ _SECRET_NAME = re.compile(
     r"|(^|[._])key[._]?pem$|jaas|sasl[._]oauthbearer[._]config|^payload$|^body$",
     re.IGNORECASE,
 )
-_USERINFO = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]*://[^\s:/?#@]*):(?P<password>[^\s/?#]+)@", re.IGNORECASE)
+# What is looked through may come from anyone, and be long: each pattern looks at a character a bounded number of times.
+# So none begins with something that may be long itself, but with the word that it looks for.
+_USERINFO = re.compile(r"(?P<user>://[^\s:/?#@]*):[^\s/?#]+@")
+# A run, and the next one too: where it ends with a name, or where a line break parted them and that is no header.
+_RUN = r"\S+(?:(?:(?<=bearer)|(?<=basic)|(?<=:))\s+\S+|\r?\n[ \t]*(?![\w-]+:(?:\s|$))\S+)*"
 _ASSIGNED = re.compile(
-    r"(?P<name>\b[\w.-]*(?:passw(?:or)?d|passphrase|secret|token|api[._-]?key)\b\s*[=:]\s*)(?P<value>'[^']*'|\"[^\"]*\"|[^\s&,;]+)",
+    r"(?P<name>(?:passw(?:or)?d|passphrase|secret|token|api[._-]?key)\b[\"']?\s*[=:]\s*)"
+    rf"(?:'[^']*'|\"[^\"]*\"|(?:Bearer|Basic)\s+{_RUN}|[^\s&,;]+)",
     re.IGNORECASE,
 )
-_BEARER = re.compile(r"\b(?P<kind>Bearer|Basic)\s+[A-Za-z0-9+/._~=-]{6,}", re.IGNORECASE)
+# In quotes all up to the closing one.
+_AUTHORIZED = re.compile(
+    r"(?P<quoted>'(?:Bearer|Basic)\s)[^']+(?=')|(?P<double>\"(?:Bearer|Basic)\s)[^\"]+(?=\")"
+    rf"|(?P<bare>\b(?:Bearer\s|Basic\s(?=\s*\S{{6}}))\s*){_RUN}",
+    re.IGNORECASE,
+)
 
 
 def is_secret(name: str) -> bool:
@@ -25,10 +35,12 @@ def is_secret(name: str) -> bool:
 
 
 def redact(text: str) -> str:
-    """The text with passwords in URLs, `password=...` and authorization headers masked."""
-    text = _USERINFO.sub(rf"\g<scheme>:{MASK}@", text)
+    """The text with passwords in URLs, `password=...` and authorization headers masked; in time that grows with its
+    length alone.
+    """
+    text = _USERINFO.sub(rf"\g<user>:{MASK}@", text)
     text = _ASSIGNED.sub(rf"\g<name>{MASK}", text)
-    return _BEARER.sub(rf"\g<kind> {MASK}", text)
+    return _AUTHORIZED.sub(lambda found: f"{found[1] or found[2] or found[3]}{MASK}", text)
 
 
 def redact_value(name: str, value: Any) -> Any:
