@@ -15,6 +15,8 @@ from ferryman.schemas import active, headers
 _OURS = UUID("6f1f1b7e-6b1c-5d0a-9a3e-0e5f8a1c2d47")
 _HASH_BYTES = 16
 _MOST_WORDS = 2000
+MOST_TYPE_CHARACTERS = 255
+"""As the outbox has it; the header stays as long as it is."""
 
 UNREADABLE, NO_VALUE, BAD_KEY, BAD_HEADER = "UNREADABLE", "NO_VALUE", "BAD_KEY", "BAD_HEADER"
 JSON = "application/json"
@@ -43,7 +45,8 @@ def type_of(record: Record) -> str:
 
 
 def poison_of(record: Record, code: str, why: str) -> Poison:
-    return Poison(record, identity(record), type_of(record), hash_of(record.value), code, sayable(redact(why)))
+    kind = type_of(record)[:MOST_TYPE_CHARACTERS]
+    return Poison(record, identity(record), kind, hash_of(record.value), code, sayable(redact(why)))
 
 
 def sayable(words: str) -> str:

@@ -194,8 +194,8 @@ class BatchTransaction:
 
     def _report(self) -> None:
         for poison in self._poison:
-            rejected.keep(self.connection, self.consumer.name, poison)
-            self._out.append(deadletters.letter(self.consumer.name, poison))
+            most_bytes = rejected.keep(self.connection, self.consumer.name, poison)
+            self._out.append(deadletters.letter(self.consumer.name, poison, most_bytes))
         outbox.append_stored(self.connection, self._out)
 
     def _record(self) -> None:

@@ -47,7 +47,8 @@ def message(record: Rejected, value: bytes) -> Stored | Refused:
     headers = _headers(record, {name: text for name, text in texts.items() if text is not None})
     topic = retry_topic(record.topic, record.consumer)
     content_type = next((_text(raw or b"") for name, raw in given if name == names.CONTENT_TYPE), None)
-    return Stored(topic, key, record.type, value, json.dumps(headers), record.id, None, content_type)
+    kind = texts.get(names.TYPE) or record.type  # a long one stands in its header alone
+    return Stored(topic, key, kind, value, json.dumps(headers), record.id, None, content_type)
 
 
 def _headers(record: Rejected, texts: dict[str, str]) -> dict[str, str]:

@@ -6,7 +6,7 @@ CREATE TABLE ferryman.outbox_state (
     segment           smallint NOT NULL DEFAULT 0 CHECK (segment BETWEEN 0 AND 7),
     rotated_at        timestamptz NOT NULL DEFAULT now(),
     truncated         bigint[] NOT NULL DEFAULT '{0,0,0,0,0,0,0,0}',
-    max_payload_bytes integer NOT NULL DEFAULT 1000000 CHECK (max_payload_bytes > 0),
+    max_payload_bytes integer NOT NULL DEFAULT 1000000 CHECK (max_payload_bytes >= 1000),
     system_identifier bigint NOT NULL,
     timeline          integer NOT NULL
 );

@@ -228,6 +228,7 @@ UNFIT = {
     "headers": (record(6, x__own=b"x" * 40_000), "BUG", "its headers have more than 30000 bytes"),
     "key": (record(7, key=b"k" * 3000), "BUG", "its key has 3000 bytes"),
     "value": (record(8, b"x" * 1_000_001), "BUG", "its payload has 1000001 bytes, and 1000000 is the most"),
+    "long type": (record(11, ce_type=b"t" * 300), "UNKNOWN_TYPE", "its type must have 1 to 255 characters"),
     "type": (record(9, ce_type=b""), "UNKNOWN_TYPE", "its type must have 1 to 255 characters"),
 }
 
@@ -481,6 +482,19 @@ def test_a_rejected_record_keeps_its_headers_as_kafka_had_them(ferryman_db: Data
     [only] = requeue.named(desk, ALL)
     assert dict(again.decoded(only.headers))["x-own"] == b"\xff"
     assert dict(again.decoded(only.headers))["empty"] is None
+
+
+@pytest.mark.parametrize("most", [1000, 10_000, 1_000_000])
+def test_rejecting_never_fails_whatever_the_outbox_takes(ferryman_db: Database, desk: Desk, most: int) -> None:
+    """N9, N10: each process that came to such a record ended, and the next one too."""
+    ferryman_db.execute("UPDATE ferryman.outbox_state SET max_payload_bytes = %s", (most,))
+    rejected(ferryman_db, record(1, ce_type="\u5b57".encode() * 200_000), code="UNKNOWN_TYPE")
+    long: dict[str, Any] = {"\u5b57" * 70_000: b"x"}
+    rejected(ferryman_db, record(2, b"x" * 490_000, **long))
+    rejected(ferryman_db, record(3, b"x" * 900_000))
+    assert len(requeue.named(desk, ALL)) == 3
+    letters = ferryman_db.execute("SELECT octet_length(payload), type FROM ferryman.outbox").fetchall()
+    assert [kind for size, kind in letters if size <= most] == ["ferryman.dead-letter"] * 3
 
 
 def test_a_conflict_that_was_discarded_stays_so_when_it_comes_again(ferryman_db: Database, desk: Desk) -> None:

@@ -3,15 +3,15 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ferryman import use_schemas
 from ferryman.consumer.deadletters import letter, topic_of
-from ferryman.consumer.decoding import decode, identity, type_of
+from ferryman.consumer.decoding import decode, identity, poison_of, type_of
 from ferryman.consumer.model import Poison, Received, Record
 from ferryman.consumer.retries import retry_topic
 from ferryman.runtime.errors import Unreachable
@@ -120,13 +120,57 @@ ANY = st.one_of(st.none(), st.binary(max_size=60))
 def test_a_letter_can_be_made_of_whatever_a_record_is(
     value: bytes | None, key: bytes | None, headers: list[tuple[str, bytes | None]], error: str
 ) -> None:
-    """It fits what the outbox takes, so that rejecting never fails."""
     bad = Record("t" * 249, 0, 1, key, value, headers, 0)
-    made = letter("wallet", Poison(bad, uuid4(), "t", b"", "BUG", error))
+    made = letter("wallet", poison_of(bad, "BUG", error), MOST)
     assert len(made.topic) <= 249
     assert len(made.key.encode()) <= 2000
-    assert len(made.payload) < 1_000_000
-    assert json.loads(made.payload)["code"] == "BUG"
+    said = json.loads(made.payload)
+    assert said["code"] == "BUG"
+    assert [said[each] is None for each in ("key_base64", "value_base64")] == [key is None, value is None]
+    assert len(said["headers_base64"]) == len(headers)
+
+
+MOST = 1_000_000
+LARGE = st.sampled_from([0, 1, 1_000, 100_000, 490_000, 600_000, 740_000, 1_000_000])
+LETTERS = st.sampled_from(["a", "é", "\u5b57", "\U0001f600", '"', "\n"])
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.tuples(LARGE, LARGE, LARGE, LARGE, LARGE), LETTERS, st.one_of(st.integers(1000, MOST), st.just(MOST)))
+def test_a_letter_fits_into_the_outbox_however_large_what_it_tells_of_is(
+    sizes: tuple[int, int, int, int, int], letters: str, most: int
+) -> None:
+    """N9, N10: one that is refused would end each process that comes to its record."""
+    value, key, name, kind, error = sizes
+    headers: list[tuple[str, bytes | None]] = [("ce_type", (letters * kind).encode()), (letters * name, b"x")]
+    bad = Record("t" * 249, 2**31 - 1, 2**63 - 1, b"k" * key, b"v" * value, headers, 0)
+    made = letter("w" * 100, poison_of(bad, "UNKNOWN_TYPE", letters * error), most)
+    assert len(made.payload) <= most
+    assert json.loads(made.payload)["value_bytes"] == value
+
+
+@pytest.mark.parametrize(
+    ("value", "header", "left_out"),
+    [
+        (700_000, 10, set()),
+        (500_000, 500_000, {"headers_base64"}),
+        (800_000, 10, {"value_base64"}),
+        (800_000, 800_000, {"headers_base64", "value_base64"}),
+    ],
+)
+def test_of_a_letter_no_more_is_left_out_than_it_takes(value: int, header: int, left_out: set[str]) -> None:
+    bad = Record("t", 0, 1, b"k", b"v" * value, [("h", b"x" * header)], 0)
+    said = json.loads(letter("wallet", poison_of(bad, "BUG", "a bug"), MOST).payload)
+    assert {name for name, each in said.items() if each is None} == left_out
+
+
+def test_of_headers_that_could_not_be_read_a_letter_does_not_say_that_there_were_none() -> None:
+    bad = record()._replace(headers=[], no_headers="a name is no text")
+    assert json.loads(letter("wallet", poison_of(bad, "BAD_HEADER", ""), MOST).payload)["headers_base64"] is None
+
+
+def test_a_type_is_kept_no_longer_than_the_outbox_has_one() -> None:
+    assert poison_of(record(ce_type=b"t" * 300), "UNKNOWN_TYPE", "").type == "t" * 255
 
 
 def test_the_letters_of_long_topics_do_not_meet() -> None:
@@ -137,4 +181,4 @@ def test_the_letters_of_long_topics_do_not_meet() -> None:
 
 def test_what_is_rejected_again_from_its_retry_topic_goes_to_the_same_letters() -> None:
     bad = Record(retry_topic("orders", "wallet"), 0, 1, b"k", b"v", [], 0)
-    assert letter("wallet", Poison(bad, uuid4(), "t", b"", "BUG", "again")).topic == "orders.dlt"
+    assert letter("wallet", poison_of(bad, "BUG", "again"), MOST).topic == "orders.dlt"
