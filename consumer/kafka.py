@@ -10,6 +10,7 @@ import structlog
 from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, TopicPartition
 from confluent_kafka import Consumer as Client
 
+from ferryman.consumer.ends import Ends
 from ferryman.consumer.kafka_errors import fatal, is_fatal, words
 from ferryman.consumer.model import Partition, Record
 from ferryman.consumer.retries import is_retry_topic
@@ -72,12 +73,14 @@ class Feed:
     _client: Client | None = None
     _failure: BaseException | None = None
     _paused: set[Partition] = field(default_factory=set)
+    _ends: Ends = field(default_factory=Ends)
 
     def open(self) -> None:
         """Joins the group, anew where it was a member: from what was committed."""
         self.close()
         self.broken, self._failure, self._lost_at = False, None, -math.inf
         self._paused.clear()
+        self._ends = Ends()
         name = {"group.instance.id": self.member} if self.member else {}
         self._client = member(self.settings, self.group, error_cb=self._heard, on_commit=self._on_commit, **name)
         self._client.subscribe(
@@ -140,13 +143,8 @@ class Feed:
             self._paused -= wanted
 
     def lag(self, positions: Mapping[Partition, int]) -> dict[Partition, int]:
-        """How many messages are behind each position, as far as the last answers of the brokers tell."""
-        behind = {}
-        for (topic, number), position in positions.items():
-            _, high = self._open().get_watermark_offsets(TopicPartition(topic, number), cached=True)
-            if high >= 0:
-                behind[topic, number] = max(0, high - position)
-        return behind
+        """How many messages are behind each position, as far as the brokers tell. While they are away none is asked."""
+        return self._ends.behind(self._open(), positions, self._paused if self.problem is None else set())
 
     def _open(self) -> Client:
         assert self._client is not None, "the feed is not open"
@@ -221,6 +219,7 @@ class Feed:
             if held := gone & self._paused:  # the client would remember it, and never fetch them when they come back
                 client.resume([TopicPartition(*each) for each in held])
             self._paused -= gone
+            self._ends.forget(gone)
             tell(gone)
         except Exception as error:
             self._failure = error

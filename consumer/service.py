@@ -51,6 +51,7 @@ class ConsumerService:
     _untold: bool = False
     """Whether the cluster did not tell how long its topics keep what."""
     _look_at: float = 0.0
+    _lag_at: float = 0.0
     _keep_at: float = 0.0
     _forget_at: float = 0.0
 
@@ -226,7 +227,6 @@ class ConsumerService:
             worker.feed.probe()
             worker.paused = keeping.paused(connection, self.name)
             keeping.forget_plans(connection)
-            metrics.LAG.labels(self.name).set(sum(worker.feed.lag(worker.buffers.positions).values()))
 
     def _window_fits(self) -> bool:
         """Whether it could be checked; where it cannot be, that is said once."""
@@ -242,6 +242,9 @@ class ConsumerService:
         metrics.LAST_POLL.labels(self.name).set_to_current_time()
         metrics.PARTITIONS.labels(self.name).set(len(worker.buffers.by_place))
         metrics.LAG_SECONDS.labels(self.name).set(worker.buffers.oldest_age_seconds(time.time()))
+        if time.monotonic() >= self._lag_at:
+            self._lag_at = time.monotonic() + _LOOK_SECONDS
+            metrics.LAG.labels(self.name).set(sum(worker.feed.lag(worker.buffers.positions).values()))
 
     def _say(self, life: Life, worker: Worker) -> None:
         life.progress()

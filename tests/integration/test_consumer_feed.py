@@ -12,9 +12,10 @@ from confluent_kafka import Consumer as Client
 from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
+from psycopg import conninfo
 
 from ferryman import Consumer, Done, Outcome, Received
-from ferryman.consumer import kafka, metrics
+from ferryman.consumer import ends, kafka, metrics
 from ferryman.consumer.division import Division
 from ferryman.consumer.kafka import OffsetsGone
 from ferryman.consumer.model import Partition
@@ -22,6 +23,7 @@ from ferryman.consumer.retries import retry_topic
 from ferryman.consumer.service import ConsumerService
 from ferryman.runtime.life import Life
 from ferryman.runtime.settings import Kafka, Settings
+from ferryman.testing.proxy import FaultProxy
 from support.published import poll_until, stays
 from support.topics import create
 
@@ -214,6 +216,49 @@ def test_what_waits_for_a_paused_consumer_is_seen_to_grow_old(
         ferryman_db.execute("DELETE FROM ferryman.inbox_paused")
         poll_until(lambda: _verdicts(ferryman_db) == 5, "verdicts")
         poll_until(lambda: gauge(metrics.LAG_SECONDS, name) == gauge(metrics.LAG, name) == 0, "nothing that waits")
+
+
+def test_how_many_wait_is_seen_to_grow_where_nothing_is_fetched(
+    ferryman_kafka: str, ferryman_database_url: str, ferryman_db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the client knows of a partition's end comes with what it fetches: of one that is held it learns nothing."""
+    monkeypatch.setattr(ends, "_AGAIN_SECONDS", 0.5)
+    group = Group(ferryman_kafka, ferryman_database_url)
+    name = group.consumer.name
+    ferryman_db.execute(
+        "INSERT INTO ferryman.inbox_paused (consumer, who, reason) VALUES (%s, 'me', 'a test')", (name,)
+    )
+    with group.running() as life:
+        poll_until(lambda: "paused" in str(life.why_not_ready), "a pause")
+        for many in (5, 12, 19):
+            group.send(many - int(gauge(metrics.LAG, name)), partition=1)
+            until_behind(name, many)
+        ferryman_db.execute("DELETE FROM ferryman.inbox_paused")
+        poll_until(lambda: _verdicts(ferryman_db) == 19, "verdicts")
+        poll_until(lambda: gauge(metrics.LAG, name) == 0, "nothing that waits")
+
+
+def test_how_many_wait_is_seen_to_grow_while_the_database_is_away(
+    ferryman_kafka: str, ferryman_database_url: str, ferryman_db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ends, "_AGAIN_SECONDS", 0.5)
+    given = conninfo.conninfo_to_dict(ferryman_database_url)
+    with FaultProxy(f"{given['host']}:{given['port']}") as way:
+        url = f"postgresql://{given['user']}:{given.get('password', '')}@{way.address}/{given['dbname']}"
+        group = Group(ferryman_kafka, url)
+        with group.running():
+            group.send(1, partition=1)
+            poll_until(lambda: _verdicts(ferryman_db) == 1, "a verdict")
+            way.down()
+            for many in (5, 12):
+                group.send(many - int(gauge(metrics.LAG, group.consumer.name)), partition=1)
+                until_behind(group.consumer.name, many)
+            way.up()
+            poll_until(lambda: _verdicts(ferryman_db) == 13, "verdicts", 30)
+
+
+def until_behind(consumer: str, many: int) -> None:
+    poll_until(lambda: gauge(metrics.LAG, consumer) == many, f"{many} messages that wait")
 
 
 def gauge(meter: Any, consumer: str) -> float:
