@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import structlog
-from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, TopicPartition
 from confluent_kafka import Consumer as Client
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
+from ferryman.consumer.beginnings import Beginnings, OffsetsGone
 from ferryman.consumer.ends import Ends
 from ferryman.consumer.kafka_errors import fatal, is_fatal, words
 from ferryman.consumer.model import Partition, Record
 from ferryman.consumer.retries import is_retry_topic
-from ferryman.runtime.errors import Permanent
 from ferryman.runtime.kafka import client_config, headers_of, translate
 from ferryman.runtime.settings import Kafka
 
@@ -46,10 +46,6 @@ _DEFAULTS: Mapping[str, Any] = {
 }
 
 
-class OffsetsGone(Permanent):
-    """The topic does not have what comes next any more: whether to go on is a person's to say."""
-
-
 @dataclass(slots=True)
 class Feed:
     """One member of the group. Its callbacks run inside `take`, in the caller's thread."""
@@ -63,7 +59,7 @@ class Feed:
     revoked: Callable[[set[Partition]], None] = lambda _partitions: None
     lost: Callable[[set[Partition]], None] = lambda _partitions: None
     read_before: Callable[[set[Partition]], set[Partition]] = lambda _partitions: set()
-    """Which of these the group has had: those have no beginning at the end any more."""
+    """Which of these the group has had: their offsets may have expired."""
     problem: str | None = None
     broken: bool = False
     """A callback failed: what came with it is forgotten, and partitions may be missing. `open` it again."""
@@ -175,34 +171,15 @@ class Feed:
             known = client.committed(partitions, timeout=self.settings.timeout_seconds)
             if failed := [each.error for each in known if each.error]:
                 raise KafkaException(failed[0])
-            self._refuse_to_skip([each for each in known if each.offset < 0])
-            starts = [each if each.offset >= 0 else self._first(client, each) for each in known]
-            if ends := [each for each, before in zip(starts, known, strict=True) if each.offset >= 0 > before.offset]:
-                client.commit(offsets=ends, asynchronous=False)  # who comes after it begins there, and skips nothing
+            begun = self._beginnings.of(client, [each for each in known if each.offset < 0])
+            if fixed := [each for each in begun if each.offset >= 0]:
+                client.commit(offsets=fixed, asynchronous=False)  # who comes after it begins there, and skips nothing
             self.assigned(_places(partitions))
-            client.incremental_assign(starts)
+            client.incremental_assign([each for each in known if each.offset >= 0] + begun)
         except KafkaException as error:
             self._failure = translate(error)
         except Exception as error:  # the client swallows what a callback raises: `take` raises it
             self._failure = error
-
-    def _refuse_to_skip(self, without: list[TopicPartition]) -> None:
-        """What it had read has offsets, unless they expired while nobody was there: what came since is not known."""
-        if self.start == "earliest" or not (gone := self.read_before(_places(without))):
-            return
-        places = ", ".join(f"{topic}[{number}]" for topic, number in sorted(gone))
-        raise OffsetsGone(
-            f"{self.group} has read {places} before, and its offsets are gone: to begin at the end would skip what "
-            "came since",
-            remedy="reset the group's offsets to where it is to go on (kafka-consumer-groups --reset-offsets)",
-        )
-
-    def _first(self, client: Client, place: TopicPartition) -> TopicPartition:
-        """Where the group begins in a partition that it has not read. What is requeued is always new to it."""
-        if self.start == "earliest" or is_retry_topic(place.topic, self.group):
-            return TopicPartition(place.topic, place.partition, OFFSET_BEGINNING)
-        _, end = client.get_watermark_offsets(place, timeout=self.settings.timeout_seconds)
-        return TopicPartition(place.topic, place.partition, end)
 
     def _on_revoke(self, client: Client, partitions: list[TopicPartition]) -> None:
         self._given_up(client, self.revoked, partitions)
@@ -232,6 +209,10 @@ class Feed:
         if self.problem is None:
             log.warning("Kafka does not serve us", consumer=self.group, error=said)
         self.problem = said
+
+    @property
+    def _beginnings(self) -> Beginnings:
+        return Beginnings(self.group, self.start, self.settings.timeout_seconds, self.read_before)
 
     @property
     def _is_back(self) -> bool:

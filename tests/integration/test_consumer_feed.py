@@ -1,5 +1,6 @@
 """A consumer's service in this process, with what Kafka's client may fail at."""
 
+import re
 import threading
 import uuid
 from collections.abc import Callable, Iterator
@@ -9,15 +10,15 @@ from typing import Any
 import psycopg
 import pytest
 from confluent_kafka import Consumer as Client
-from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 from psycopg import conninfo
 
 from ferryman import Consumer, Done, Outcome, Received
 from ferryman.consumer import ends, kafka, metrics
+from ferryman.consumer.beginnings import OffsetsGone
 from ferryman.consumer.division import Division
-from ferryman.consumer.kafka import OffsetsGone
 from ferryman.consumer.model import Partition
 from ferryman.consumer.retries import retry_topic
 from ferryman.consumer.service import ConsumerService
@@ -57,6 +58,7 @@ class Group:
                 "consumer": consumer,
             }
         )
+        self.admin = AdminClient({"bootstrap.servers": kafka})
         self.producer = Producer(
             {"bootstrap.servers": kafka, "log_level": 0, "topic.metadata.refresh.interval.ms": 200}
         )
@@ -71,6 +73,26 @@ class Group:
             headers: Any = [("ce_type", b"t"), ("ce_id", str(uuid.uuid4()).encode())]
             producer.produce(topic or self.topic, b"x", str(number), partition, None, None, 0, headers)
         assert producer.flush(10) == 0
+
+    def run(self) -> None:
+        """Until it raises what it stops of; if it does not stop, it is stopped."""
+        life = Life(self.consumer.name)
+        enough = threading.Timer(20, life.stopping.set)
+        enough.start()
+        try:
+            ConsumerService(self.consumer, self.settings).run(life)
+        finally:
+            enough.cancel()
+
+    def forget_offsets(self) -> None:
+        """As Kafka does, some days after the last member left."""
+        [deleted] = self.admin.delete_consumer_groups([self.consumer.name]).values()
+        deleted.result(30)
+
+    def delete_records(self, partition: int, before: int) -> None:
+        """As retention does."""
+        [deleted] = self.admin.delete_records([TopicPartition(self.topic, partition, before)]).values()
+        deleted.result(30)
 
     @contextmanager
     def running(self) -> Iterator[Life]:
@@ -123,12 +145,55 @@ def test_a_group_that_begins_at_the_end_stops_when_its_offsets_are_gone(
     group = Group(ferryman_kafka, ferryman_database_url, start="latest")
     with group.running():
         poll_until(lambda: _owned(ferryman_db) == 3, "partitions")
-    admin = AdminClient({"bootstrap.servers": ferryman_kafka})
-    [deleted] = admin.delete_consumer_groups([group.consumer.name]).values()
-    deleted.result(30)
+    group.forget_offsets()
     group.send(3)
     with pytest.raises(OffsetsGone, match="to begin at the end would skip what came since"):
-        ConsumerService(group.consumer, group.settings).run(Life(group.consumer.name))
+        group.run()
+
+
+def test_a_group_stops_when_its_offsets_are_gone_and_so_are_records(
+    ferryman_kafka: str, ferryman_database_url: str, ferryman_db: Database
+) -> None:
+    """N1: it began at what was left, and said nothing of what it had never read."""
+    group = Group(ferryman_kafka, ferryman_database_url)
+    group.send(3, partition=0)
+    group.send(3, partition=1)
+    with group.running():
+        poll_until(lambda: _verdicts(ferryman_db) == 6, "verdicts")
+    group.forget_offsets()
+    group.send(3, partition=1)
+    group.delete_records(partition=1, before=5)
+    with pytest.raises(OffsetsGone, match=re.escape(f"has read {group.topic}[1] before")):
+        group.run()
+    assert _verdicts(ferryman_db) == 6
+
+
+def test_a_group_whose_offsets_are_gone_reads_all_of_it_once_more_where_all_is_there(
+    ferryman_kafka: str, ferryman_database_url: str, ferryman_db: Database
+) -> None:
+    """Duplicates cost nothing."""
+    group = Group(ferryman_kafka, ferryman_database_url)
+    group.send(3, partition=0)
+    with group.running():
+        poll_until(lambda: _verdicts(ferryman_db) == 3, "verdicts")
+    group.forget_offsets()
+    group.send(2, partition=0)
+    with group.running():
+        poll_until(lambda: _verdicts(ferryman_db) == 5, "verdicts")
+
+
+def test_a_new_group_begins_at_what_is_left_of_a_topic_also_if_it_has_to_begin_again(
+    ferryman_kafka: str, ferryman_database_url: str, ferryman_db: Database
+) -> None:
+    """Nothing came in its first life that it could have committed an offset of."""
+    group = Group(ferryman_kafka, ferryman_database_url)
+    group.send(5, partition=1)
+    group.delete_records(partition=1, before=5)
+    with group.running():
+        poll_until(lambda: _owned(ferryman_db) == 3, "partitions")
+    group.send(2, partition=1)
+    with group.running():
+        poll_until(lambda: _verdicts(ferryman_db) == 2, "verdicts")
 
 
 @pytest.mark.slow
