@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import cached_property
 from typing import Any, NamedTuple, TypeAlias
 from uuid import UUID
@@ -109,9 +110,9 @@ class Retry:
 
     __slots__ = ("after_seconds", "reason")
 
-    def __init__(self, reason: str, after_seconds: float = 0.0) -> None:
+    def __init__(self, reason: str, after_seconds: float | timedelta = 0.0) -> None:
         self.reason = reason
-        self.after_seconds = after_seconds
+        self.after_seconds = after_seconds.total_seconds() if isinstance(after_seconds, timedelta) else after_seconds
 
     def __repr__(self) -> str:
         return f"Retry({self.reason!r}, {self.after_seconds})"

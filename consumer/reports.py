@@ -28,15 +28,8 @@ def prepared(consumer: str, message: Received, reports: Sequence[Message]) -> li
         if report.topic is None and not _catalogued(report):
             report = replace(report, topic=f"{consumer}.results")  # noqa: PLW2901
         entry = stored(report)
-        made.append(entry.with_id(_identity(entry.id) or derived(message.id, f"{consumer}/{number}")))
+        made.append(entry if entry.id else entry.with_id(derived(message.id, f"{consumer}/{number}")))
     return made
-
-
-def _identity(given: object) -> UUID | None:
-    """As a UUID, also where it was written as text."""
-    if given is None or isinstance(given, UUID):
-        return given
-    return UUID(str(given))
 
 
 def _catalogued(report: Message) -> bool:

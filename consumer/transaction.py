@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import groupby
+from math import inf
 from typing import Any, ClassVar, TypeAlias
 from uuid import UUID
 
@@ -20,7 +21,7 @@ from ferryman.consumer.store import receipts, rejected
 from ferryman.consumer.store.receipts import DEFAULT_LIMITS, HANDLED, REJECTED, REOPENED, Known, Limits, Verdict
 from ferryman.message import Stored
 from ferryman.runtime import postgres
-from ferryman.runtime.errors import Misconfigured, Transient
+from ferryman.runtime.errors import FerrymanError, Misconfigured, Transient
 
 CONFLICT = "CONFLICT"
 
@@ -196,7 +197,14 @@ class BatchTransaction:
         for poison in self._poison:
             most_bytes = rejected.keep(self.connection, self.consumer.name, poison)
             self._out.append(deadletters.letter(self.consumer.name, poison, most_bytes))
-        outbox.append_stored(self.connection, self._out)
+        try:
+            outbox.append_stored(self.connection, self._out)
+        except (psycopg.Error, FerrymanError):
+            raise
+        except Exception as error:  # a report that cannot even be sent
+            if not self._were_asked:
+                raise
+            raise self._fault(error) from error
 
     def _record(self) -> None:
         recorded = receipts.record(self.connection, self.consumer.name, self._verdicts)
@@ -218,13 +226,18 @@ class BatchTransaction:
 
 
 def _final(outcome: Outcome) -> Done | Refused:
-    if isinstance(outcome, Retry):
-        raise NotNow(outcome)
-    if not isinstance(outcome, Done | Refused):
+    if isinstance(outcome, Done):
+        return outcome
+    if not isinstance(outcome, Refused | Retry):
         raise HandlerFailed(f"it answered {outcome!r:.80}: it must be Done, Refused or Retry")
-    if isinstance(outcome, Refused) and not isinstance(outcome.reason, str):
+    if not isinstance(outcome.reason, str):
         raise HandlerFailed(f"its reason {outcome.reason!r:.80} is no text")
-    return outcome
+    if isinstance(outcome, Refused):
+        return outcome
+    after: object = outcome.after_seconds
+    if not isinstance(after, int | float) or not 0 <= after < inf:
+        raise HandlerFailed(f"it wants another try after {after!r:.80}: that must be a number of seconds, 0 or more")
+    raise NotNow(outcome)
 
 
 def _conflict(item: Item) -> Poison:

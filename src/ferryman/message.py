@@ -29,7 +29,7 @@ class Message:
     key: str | UUID = field(kw_only=True)
     topic: str | None = field(default=None, kw_only=True)
     id: UUID | None = field(default=None, kw_only=True)
-    idempotency_key: str | None = field(default=None, kw_only=True)
+    idempotency_key: str | UUID | None = field(default=None, kw_only=True)
     headers: Mapping[str, str] = field(default_factory=dict, kw_only=True)
     content_type: str | None = field(default=None, kw_only=True)
 
@@ -68,6 +68,11 @@ def stored(message: Message) -> Stored:
         raise _refused(message, "it has no topic", "name one: Message(..., topic='orders')")
     key = str(message.key) if isinstance(message.key, UUID) else message.key
     texts: list[tuple[str, Any]] = [("topic", topic), ("key", key), ("type", message.type)]
+    if message.content_type is not None:
+        texts.append(("content_type", message.content_type))
+    if (once := message.idempotency_key) is not None:
+        once = str(once) if isinstance(once, UUID) else once
+        texts.append(("idempotency_key", once))
     for name, value in message.headers.items():
         texts += [(f"header {name!r}", name), (f"header {name!r}", value)]
     for what, text in texts:
@@ -80,10 +85,22 @@ def stored(message: Message) -> Stored:
         message.type,
         payload,
         json.dumps(dict(message.headers)) if message.headers else None,
-        message.id,
-        message.idempotency_key,
+        None if message.id is None else _id(message),
+        once,
         content_type,
     )
+
+
+def _id(message: Message) -> UUID:
+    """Also where it was written as text."""
+    given: Any = message.id
+    if isinstance(given, UUID):
+        return given
+    try:
+        return UUID(given)
+    except (TypeError, ValueError, AttributeError) as error:
+        what = str(error) if isinstance(given, str) else f"a {type(given).__name__}"
+        raise _refused(message, f"its id is not a uuid: {what}", "give a uuid.UUID, or none") from error
 
 
 def _payload(message: Message, topic: str, codecs: "Codecs | None") -> tuple[bytes, str | None]:

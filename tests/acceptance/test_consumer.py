@@ -109,7 +109,9 @@ REFUSED = {
     "null byte": "invalid byte sequence",
     "reason that is no text": "its reason 5 is no text",
     "id that is none": "badly formed hexadecimal UUID string",
+    "content type that is bytes": "its content_type is not text but a bytes",
     "report that is none": "its report: 'str' object",
+    "retry without a time": "another try after None",
 }
 BEHIND = {
     "deferred": "duplicate key value violates unique constraint",
@@ -126,7 +128,7 @@ def test_what_is_refused_behind_a_handler_is_its_own_doing_and_a_full_batch_of_n
     shop = Shop(ferryman, ferryman_kafka, ferryman_database_url, ferryman_db, partitions=1)
     bad: list[dict[str, Any]] = [{"report": each} for each in REFUSED] + [{"do": each} for each in BEHIND]
     for number in range(500 - len(bad)):
-        if number % 40 == 20 and bad:
+        if number % 30 == 20 and bad:
             shop.send(1, 3, **bad.pop())
         shop.send(1, number % 10)
     assert not bad

@@ -7,7 +7,7 @@ from uuid import UUID, uuid4
 import psycopg
 import pytest
 
-from ferryman import Message, append, append_many
+from ferryman import Message, Permanent, append, append_many
 
 Database = psycopg.Connection[tuple[Any, ...]]
 Refused = psycopg.errors.InvalidParameterValue
@@ -162,6 +162,21 @@ def test_many_writers_with_crossing_idempotency_keys_do_not_deadlock(ferryman_da
     for thread in threads:
         thread.join()
     assert errors == []
+
+
+@pytest.mark.parametrize("many", [1, 2])
+def test_one_is_taken_and_refused_as_many_are(ferryman_database_url: str, many: int) -> None:
+    """They are sent in two forms: what passes a test with one message must pass under load."""
+    given = uuid4()
+    wrong: list[dict[str, Any]] = [{"content_type": b"text/plain"}, {"idempotency_key": 7}, {"id": "5"}]
+    with psycopg.connect(ferryman_database_url) as connection:
+        for each in wrong:
+            with pytest.raises(Permanent, match=f"its {next(iter(each))} is not"):
+                append_many(connection, [order(**each) for _ in range(many)])
+        keyed = append_many(connection, [order(idempotency_key=given) for _ in range(many)])
+        assert append_many(connection, [order(idempotency_key=str(given)) for _ in range(many)]) == keyed
+        ids_as_text: list[Any] = [str(uuid4()) for _ in range(many)]
+        assert list(map(str, append_many(connection, [order(id=each) for each in ids_as_text]))) == ids_as_text
 
 
 def test_nothing_to_append_asks_nothing(ferryman_database_url: str) -> None:

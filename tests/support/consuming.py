@@ -46,7 +46,9 @@ REPORTS = {
     "null byte": Refused("a\0b"),
     "reason that is no text": Refused(5),
     "id that is none": Done(Message("t", {}, key="k", topic="results", id="5")),
+    "content type that is bytes": Done(Message("t", b"", key="k", topic="results", content_type=b"text/plain")),
     "report that is none": Done("payment.succeeded"),
+    "retry without a time": Retry("later", None),
 }
 
 def misbehave(db, how):

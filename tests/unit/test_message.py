@@ -1,7 +1,7 @@
 """A message is encoded, or refused in words, before it reaches the database."""
 
 import json
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 import pytest
@@ -39,6 +39,13 @@ def test_the_writer_may_say_what_the_bytes_are() -> None:
         ({"headers": {"a": 1}}, "its header 'a' is not text but a int"),
         ({"headers": {"a": "\0"}}, "its header 'a' holds a null byte"),
         ({"headers": {1: "a"}}, "its header 1 is not text but a int"),
+        ({"content_type": b"text/plain"}, "its content_type is not text but a bytes"),
+        ({"content_type": "a\0b"}, "its content_type holds a null byte"),
+        ({"idempotency_key": 7}, "its idempotency_key is not text but a int"),
+        ({"idempotency_key": "a\0b"}, "its idempotency_key holds a null byte"),
+        ({"id": "5"}, "its id is not a uuid: badly formed"),
+        ({"id": 5}, "its id is not a uuid: a int"),
+        ({"id": b"x" * 16}, "its id is not a uuid: a bytes"),
         ({"data": {"when": object()}}, "its data is not JSON"),
         ({"data": {"amount": float("nan")}}, "its data is not JSON"),
     ],
@@ -47,6 +54,11 @@ def test_what_cannot_be_appended_is_refused_with_the_reason(changed: dict[str, A
     good: dict[str, Any] = {"type": "order.placed", "data": {}, "key": "k", "topic": "orders"}
     with pytest.raises(Permanent, match=said):
         stored(Message(**(good | changed)))
+
+
+def test_ids_and_keys_may_be_uuids_or_their_text() -> None:
+    one = stored(Message("t", b"", key=ID, topic="o", id=cast(Any, str(ID)), idempotency_key=ID))
+    assert (one.key, one.id, one.idempotency_key) == (str(ID), ID, str(ID))
 
 
 def test_headers_that_are_not_there_are_not_written() -> None:
