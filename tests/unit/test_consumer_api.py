@@ -22,10 +22,37 @@ def test_an_async_handler_is_refused_because_nobody_would_wait_for_it() -> None:
     async def place(_db: Any, _message: Received) -> Outcome:
         return Done()
 
-    for register in (consumer.handles, consumer.handles_batch):
+    for register in (consumer.handles("t"), consumer.handles_batch("t"), consumer.after_commit):
         with pytest.raises(Misconfigured, match="place, which is async"):
-            register("t")(cast(Any, place))
+            register(cast(Any, place))
     assert not consumer.handlers
+    assert not consumer.told
+
+
+def place(_db: Any, _message: Received) -> Outcome:
+    return Done()
+
+
+@pytest.mark.parametrize("types", [(), (place,), ("",), (None,), (["a", "b"],), ("a", 5)])
+def test_a_handler_without_types_is_refused_because_its_messages_would_be_passed_over(types: Any) -> None:
+    """N1: `@consumer.handles` without parentheses would register nothing, and offsets would move past its messages."""
+    consumer = Consumer("orders", ["t"])
+    for register in (consumer.handles, consumer.handles_batch):
+        with pytest.raises(Misconfigured, match=r"no type of messages.*name the types: @consumer.handles"):
+            register(*types)
+
+
+def test_what_is_no_function_is_refused() -> None:
+    consumer = Consumer("orders", ["t"])
+    for register in (consumer.handles("t"), consumer.handles_batch("t"), consumer.after_commit):
+        with pytest.raises(Misconfigured, match="which is no function"):
+            register(cast(Any, "order.placed"))
+
+
+@pytest.mark.parametrize(("setting", "given"), [("mode", "at-most-once"), ("mode", None), ("unknown", "refuse")])
+def test_a_word_that_nobody_knows_is_refused_and_not_taken_for_the_default(setting: str, given: Any) -> None:
+    with pytest.raises(Misconfigured, match=f"has {setting}={given!r}"):
+        Consumer("orders", ["t"], **{setting: given})
 
 
 @pytest.mark.parametrize("kind", [AsyncSession, psycopg.AsyncConnection])
