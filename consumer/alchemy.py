@@ -22,8 +22,9 @@ class Alchemy:
     def __init__(self, kind: type[Any], connection: Connection) -> None:
         self._database = connection
         self._engine = sa.create_engine(
-            "postgresql+psycopg://", creator=lambda: connection, poolclass=StaticPool, pool_reset_on_return=None
-        )
+            "postgresql+psycopg://", creator=lambda: connection, poolclass=StaticPool, pool_reset_on_return=None,
+            hide_parameters=True,
+        )  # fmt: skip
         self._engine.dialect.do_rollback = self._roll_back  # type: ignore[method-assign]
         self._wants_session = issubclass(kind, Session)
         self._connection: sa.Connection | None = None

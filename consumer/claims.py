@@ -19,6 +19,7 @@ from ferryman.consumer.store import receipts
 from ferryman.consumer.store.receipts import Connection
 from ferryman.runtime import postgres
 from ferryman.runtime.errors import Misconfigured, Transient, Unreachable
+from ferryman.runtime.redaction import redact
 
 log = structlog.get_logger(__name__)
 
@@ -102,10 +103,10 @@ class Claims:
                 raise
 
     def _vanished(self, connection: Connection, item: Received, error: Exception) -> None:
-        log.error("vanished", consumer=self.consumer, message=str(item.record), id=str(item.id),
-                  error=str(error)[:500])  # fmt: skip
+        words = redact(str(error))
+        log.error("vanished", consumer=self.consumer, message=str(item.record), id=str(item.id), error=words[:500])
         metrics.MESSAGES.labels(self.consumer, "vanished").inc()
-        self._unnoted.append((item.id, sayable(str(error))))
+        self._unnoted.append((item.id, sayable(words)))
         if not connection.closed:
             self._note(connection)
 

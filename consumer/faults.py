@@ -1,5 +1,7 @@
 """Whose doing a failure is: the handler's, a person's who has to act, or nobody's, so that it is tried again."""
 
+import re
+
 import psycopg
 
 from ferryman.consumer.face import Face
@@ -10,6 +12,8 @@ from ferryman.runtime.errors import Misconfigured, Transient, Unreachable
 
 SWALLOWED = "it swallowed a database error: nothing of the transaction can be kept"
 ENDED = "it ended the transaction: only the runtime commits"
+# Of an error that holds another's words: "Original exception was: ..."
+_QUOTED = re.compile(r"\s*(\n(DETAIL|HINT|CONTEXT|LINE \d+): |\[(SQL|parameters): ).*", re.DOTALL)
 _ABORTED, _DEMOTED = "25P02", "25006"
 
 
@@ -72,7 +76,12 @@ def gone(connection: receipts.Connection) -> Exception:
 
 
 def words(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"
+    """What stands in logs and receipts: without statements, parameters and the rows that databases quote (N14)."""
+    inner = getattr(error, "orig", None)  # SQLAlchemy's errors hold the driver's, and quote the statement
+    error = inner if isinstance(inner, BaseException) else error
+    if not isinstance(error, psycopg.Error):
+        return f"{type(error).__name__}: {_QUOTED.sub('', str(error))}"
+    return f"{type(error).__name__}: {postgres.said(error)}" + (f" ({error.sqlstate})" if error.sqlstate else "")
 
 
 def _passing(error: Transient) -> Transient:

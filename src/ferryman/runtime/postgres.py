@@ -32,6 +32,9 @@ _ANSWERS = """\
 SELECT 1
 """
 
+_MOST_SAID = 300
+"""A value may stand there too: `invalid input syntax for type uuid: "..."`."""
+
 _SET_TIMEOUTS = """\
 -- postgres.set_timeouts
 SELECT set_config('statement_timeout', %(statement)s, true),
@@ -160,7 +163,19 @@ def translate(error: Exception) -> FerrymanError:
             remedy="start PostgreSQL, or raise the pool if all its connections are busy",
         )
     state = error.sqlstate if isinstance(error, psycopg.Error) else None
-    return codes.sqlstate(state).error(f"PostgreSQL: {redact(_one_line(error))}" + (f" ({state})" if state else ""))
+    words = said(error) if isinstance(error, psycopg.Error) else _one_line(error)
+    return codes.sqlstate(state).error(f"PostgreSQL: {redact(words)}" + (f" ({state})" if state else ""))
+
+
+def said(error: psycopg.Error) -> str:
+    """What the server says, and of what: without its details and context, which quote rows and their values (N14)."""
+    told = error.diag
+    if not told.message_primary:  # the library's own words
+        return _one_line(error)
+    words = " ".join(told.message_primary.split())
+    known = (("table", told.table_name), ("column", told.column_name), ("constraint", told.constraint_name))
+    names = ", ".join(f"{what} {name}" for what, name in known if name and name not in words)
+    return words[:_MOST_SAID] + (f" [{names}]" if names else "")
 
 
 def connection_error(error: psycopg.Error, wanted: dict[str, Any]) -> FerrymanError:
