@@ -10,11 +10,24 @@ import psycopg
 import structlog
 
 from ferryman.consumer.store.receipts import Connection
+from ferryman.runtime.errors import Misconfigured
 from ferryman.runtime.exits import Exit
+from ferryman.runtime.settings import Settings
 
 log = structlog.get_logger(__name__)
 
 _MOST_GRACE_SECONDS = 5.0
+
+
+def refuse(settings: Settings) -> None:
+    """A session that ends before its handler has to would be lost with each batch that takes so long."""
+    deadline, idle = settings.consumer.deadline_seconds, settings.database.idle_in_transaction_timeout_seconds
+    if deadline >= idle:
+        raise Misconfigured(
+            f"a handler may take {deadline:g} s, and PostgreSQL ends its session after {idle:g} s without a statement "
+            "(database.idle_in_transaction_timeout_seconds)",
+            setting="consumer.deadline_seconds", remedy="lower it, or raise the other",
+        )  # fmt: skip
 
 
 class Deadline:

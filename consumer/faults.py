@@ -41,13 +41,17 @@ class Overtaken(Transient):
     """Somebody else handled one of them meanwhile: next time it is known."""
 
 
+class SessionLost(Unreachable):
+    """The connection of a batch is gone, and its handler had been asked: perhaps that was the batch's own doing."""
+
+
 def fault(error: Exception, connection: receipts.Connection, face: Face) -> Exception:
     """Transient where trying again may help, Misconfigured where nothing will be right before a person acts; else the
     handler's own. `Unreachable`, for which everything waits, is only the connection that the batch is on: what else a
     handler cannot reach is tried again for as long as any other passing failure.
     """
     if connection.closed:
-        return gone(connection)
+        return gone(connection, f": {words(error)}")
     if isinstance(error, Transient):
         return _passing(error)
     inner = error if isinstance(error, psycopg.Error) else face.database_error(error)
@@ -68,10 +72,10 @@ def _said_by_a_server(inner: psycopg.Error, error: Exception) -> Exception:
     return problem if isinstance(problem, Misconfigured) else HandlerFailed(words(error))
 
 
-def gone(connection: receipts.Connection) -> Exception:
+def gone(connection: receipts.Connection, said: str = "") -> Exception:
     """Whether somebody took the connection away, or the handler threw it away."""
     if connection.broken:
-        return Unreachable("the connection to PostgreSQL was lost while a handler ran")
+        return SessionLost(f"the connection to PostgreSQL was lost while a handler ran{said}")
     return HandlerFailed("it closed the connection: that is the runtime's")
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import psycopg
 import structlog
 
-from ferryman.consumer import metrics, window
+from ferryman.consumer import deadline, metrics, window
 from ferryman.consumer.api import Consumer
 from ferryman.consumer.buffers import Buffers
 from ferryman.consumer.deadline import Deadline
@@ -62,6 +62,7 @@ class ConsumerService:
     def run(self, life: Life) -> None:
         """Until it should stop: then the batch in hand is finished, and every partition is let go of."""
         refuse(self.consumer)
+        deadline.refuse(self.settings)
         worker, telling = self.worker(), Telling(self.consumer.name, self.consumer.told)
         worker.tell = telling.tell
         worker.feed.open()

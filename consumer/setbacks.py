@@ -5,14 +5,14 @@ fails alone; only that one is counted, and only it waits, with what is behind it
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import structlog
 
 from ferryman.consumer import metrics
 from ferryman.consumer.buffers import Buffer, Buffers
-from ferryman.consumer.faults import HandlerFailed, NotNow, Undecided
+from ferryman.consumer.faults import HandlerFailed, NotNow, SessionLost, Undecided
 from ferryman.consumer.model import Partition, Record
 from ferryman.consumer.policy import Policy
 from ferryman.runtime.errors import Transient
@@ -31,9 +31,17 @@ class Setbacks:
     consumer: str
     policy: Policy
     buffers: Buffers
+    _lost: dict[Partition, tuple[int, float]] = field(default_factory=dict)
+    """Of what stands in front and has lost its session alone: its offset, and how long it was tried and held so."""
 
-    def failed(self, records: Sequence[Record], error: Setback, now: float) -> tuple[str, str] | None:
-        """The code and words to reject it with, where one alone was tried enough, or for long enough."""
+    def failed(
+        self, records: Sequence[Record], error: Setback, now: float, seconds: float = 0.0
+    ) -> tuple[str, str] | None:
+        """The code and words to reject it with, where one alone was tried enough, or for long enough; the last try
+        took so many seconds.
+        """
+        if len(records) == 1 and isinstance(error, SessionLost):
+            return self._cut_off(records[0], error, now, seconds)
         if len(records) == 1:
             return self._alone(records[0], error, now)
         parts: dict[Partition, list[Record]] = {}
@@ -65,6 +73,21 @@ class Setbacks:
             if now - buffer.failing_since > self.policy.retry_seconds:
                 return TIMED_OUT, str(error)
         self.hold(buffer, record, error, now)
+        return None
+
+    def _cut_off(self, record: Record, error: SessionLost, now: float, seconds: float) -> tuple[str, str] | None:
+        """Its sessions end, and nobody can tell whether it ends them or somebody else does. Only its own tries count,
+        each with its wait: no time in which the server is away. Who ends all sessions now and then would have to meet
+        this one in each of some dozen tries.
+        """
+        buffer = self.buffers.by_place[record.place]
+        buffer.take_apart([record], halve=False)
+        offset, tried = self._lost.get(record.place, (record.offset, 0.0))
+        tried = seconds + (tried if offset == record.offset else 0.0)
+        if tried > self.policy.retry_seconds:
+            return TIMED_OUT, str(error)
+        self.hold(buffer, record, error, now)
+        self._lost[record.place] = record.offset, tried + buffer.held_until - now
         return None
 
     def hold(self, buffer: Buffer, record: Record, error: Setback, now: float) -> None:

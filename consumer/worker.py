@@ -18,7 +18,7 @@ from ferryman.consumer.claims import Claims
 from ferryman.consumer.deadline import Deadline
 from ferryman.consumer.decoding import Decode, decode, poison_of, type_of
 from ferryman.consumer.face import Face
-from ferryman.consumer.faults import HandlerFailed, NotNow, Overtaken, Undecided
+from ferryman.consumer.faults import HandlerFailed, NotNow, Overtaken, SessionLost, Undecided
 from ferryman.consumer.kafka import Feed
 from ferryman.consumer.model import Partition, Poison, Received, Record
 from ferryman.consumer.policy import Policy, next_size
@@ -132,16 +132,26 @@ class Worker:
             return self._reject(connection, face, records[0], *buffer.doomed)
         if buffer.suspicious and self._begun(connection, buffer, records[0]) > self.policy.kills:
             return self._reject(connection, face, records[0], KILLER, "each time it was begun alone its process died")
+        began = self.clock()
         try:
             self._transact(connection, face, [self._item(record) for record in records])
         except Overtaken:
             return []  # the next time they are known
+        except SessionLost as error:
+            self._cut_off(buffer, records, error, began)
+            raise
         except Unreachable:
             raise
         except (NotNow, Undecided, Transient, HandlerFailed) as error:
             return self._failed(connection, face, records, error)
         self._finish(records)
         return list(records)
+
+    def _cut_off(self, buffer: Buffer, records: Sequence[Record], error: SessionLost, began: float) -> None:
+        """On the next connection they are fewer: perhaps so many take longer than a session may, or one ends it."""
+        now = self.clock()
+        buffer.doomed = self._setbacks.failed(records, error, now, now - began)
+        self._size = max(1, len(records) // 2)
 
     def _failed(self, connection: Connection, face: Face, records: Sequence[Record], error: Setback) -> list[Record]:
         """None is done with, unless it is rejected."""

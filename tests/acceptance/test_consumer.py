@@ -169,6 +169,31 @@ def test_what_a_handler_cannot_reach_holds_up_its_own_message_for_a_time_and_nob
     assert "interrupted" not in wallet.stderr
 
 
+def test_a_message_that_ends_its_session_holds_up_its_own_partition_for_a_time_and_nobody_else(shop: Shop) -> None:
+    """N8, N10: a server's timeout, or a query that ends its backend: each looks as if the database went away."""
+    for number in range(10):
+        shop.send(1, number)
+    ending = shop.send(1, 3, do="end its session")
+    for number in range(10):
+        shop.send(1, number)
+    shop.flush()
+    wallet = shop.start(FERRYMAN_CONSUMER__RETRY_SECONDS="1")
+    wallet.until(lambda: shop.settled(21), "verdicts", 40)
+    assert shop.verdicts() == {"DONE": 20, "REJECTED": 1}
+    row = shop.db.execute("SELECT id, code, error FROM ferryman.inbox_rejected").fetchone()
+    assert row is not None
+    assert row[:2] == (ending, "TIMED_OUT")
+    assert "was lost while a handler ran" in row[2]
+    shop.books_balance()
+
+
+def test_a_session_that_would_end_before_its_handler_has_to_is_refused(shop: Shop) -> None:
+    wallet = shop.start(FERRYMAN_CONSUMER__DEADLINE_SECONDS="60")
+    assert wallet.wait() == 3
+    for named in ("consumer.deadline_seconds", "database.idle_in_transaction_timeout_seconds"):
+        assert named in wallet.stderr
+
+
 def test_a_table_that_is_missing_stops_the_process_and_rejects_nothing(shop: Shop) -> None:
     """N9: who deploys the code before its migration loses no message, however often it is started."""
     shop.send(1, 1)

@@ -85,6 +85,8 @@ def misbehave(db, how):
         db.row_factory = dict_row
     if how == "close":
         db.close()
+    if how == "end its session":
+        db.execute("SELECT pg_terminate_backend(pg_backend_pid())")
     if how == "unreachable":
         raise Unreachable("the rates service")
     if how == "another database":

@@ -1,15 +1,16 @@
 """What becomes of messages whose handling fails: how long each is tried, who waits meanwhile, and in what parts."""
 
-from collections.abc import Sequence
+import random
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ferryman.consumer.api import Consumer
 from ferryman.consumer.buffers import Buffer, Buffers
-from ferryman.consumer.faults import HandlerFailed
+from ferryman.consumer.faults import HandlerFailed, SessionLost
 from ferryman.consumer.kafka import Feed
 from ferryman.consumer.model import Done, Partition, Poison, Received, Record
 from ferryman.consumer.policy import Policy, next_size
@@ -76,12 +77,14 @@ class Locked(Worker):
         self.done |= dict.fromkeys(places, clock.now)
 
 
-def locked(at: tuple[int, int], lengths: Sequence[int], what: Sequence[Exception] = ()) -> Locked:
+def locked(
+    at: tuple[int, int], lengths: Sequence[int], what: Sequence[Exception] = (), kind: type[Locked] = Locked
+) -> Locked:
     """500 messages are one batch; the policy is that of the settings."""
     clock, consumer, buffers = Slow(), Consumer("c", ["t"]), Buffers(1 << 30)
     consumer.handles("t")(lambda _db, _message: Done())
     buffers.own({("t", partition) for partition in range(len(lengths))})
-    made = Locked(consumer, cast(Feed, Waiting(clock)), Policy(), buffers, cast(Any, None), clock=clock)
+    made = kind(consumer, cast(Feed, Waiting(clock)), Policy(), buffers, cast(Any, None), clock=clock)
     for partition, length in enumerate(lengths):
         buffers.add(record(partition, offset) for offset in range(length))
     made.at, made.what, made.done, made.rejected = at, list(what), {}, {}
@@ -137,6 +140,70 @@ def test_time_in_which_nothing_is_tried_is_not_counted(how: str) -> None:
     code, when = turns(one, until=6000).rejected[0, 0]
     assert code == "TIMED_OUT"
     assert resumed + 300 < when < resumed + 340
+
+
+class Cut(Locked):
+    """Transactions whose sessions end: the connection is a new one in each turn, and what failed is forgiven then."""
+
+    ends: Callable[[list[tuple[int, int]]], bool]
+    lost: int = 0
+
+    def _transact(
+        self, connection: Any, face: Any, items: Sequence[Any], claimed: frozenset[Any] = frozenset()
+    ) -> None:
+        places = [(item.record.partition, item.record.offset) for item in items]
+        if not isinstance(items[0], Poison) and self.ends(places):
+            cast(Slow, self.clock).now += 0.1
+            self.lost += 1
+            raise SessionLost("terminating connection")
+        super()._transact(connection, face, items, claimed)
+
+    def turn(self, connection: Any, face: Any) -> int:
+        try:
+            return super().turn(connection, face)
+        except SessionLost:
+            cast(Slow, self.clock).now += 0.1
+            self.buffers.forgive()
+            return 0
+
+
+def cut(lengths: Sequence[int], ends: Callable[[list[tuple[int, int]]], bool]) -> Cut:
+    made = locked((-1, -1), lengths, kind=Cut)
+    assert isinstance(made, Cut)
+    made.ends = ends
+    return made
+
+
+@pytest.mark.parametrize("at", [0, 250, 499])
+def test_a_message_that_ends_its_session_is_found_and_rejected_when_its_time_is_over(at: int) -> None:
+    """N10, N11: though each loss looks as if the database had been away."""
+    one = turns(cut([500, 100], lambda places: (0, at) in places))
+    assert len(one.done) == 600
+    [(place, (code, when))] = one.rejected.items()
+    assert (place, code) == ((0, at), "TIMED_OUT")
+    assert 300 < when < 330
+    assert max(when for (partition, _), when in one.done.items() if partition == 1) < 3
+
+
+def test_a_batch_that_takes_longer_than_its_session_may_is_taken_apart_until_it_does_not() -> None:
+    """A timeout of the server or of a pooler: no message of it is to blame, and the next batches are smaller too."""
+    one = cut([2000], lambda places: len(places) > 100)
+    turns(one)
+    assert len(one.done) == 2000
+    assert not one.rejected
+    assert one.lost < 20
+
+
+@settings(max_examples=20)
+@given(st.integers(0, 2**32), st.floats(0.1, 0.6))
+def test_sessions_that_are_ended_from_outside_cost_no_message_its_verdict(seed: int, often: float) -> None:
+    """N8: a failover that flaps, or somebody who ends all of them again and again, for longer than is ever retried."""
+    dice = random.Random(seed)
+    one = cut([15, 15, 15], lambda _: dice.random() < often)
+    one.policy = Policy(batch=5)
+    turns(one)
+    assert not one.rejected
+    assert len(one.done) == 45
 
 
 def test_portions_shrink_while_they_take_long_and_grow_again() -> None:
