@@ -37,6 +37,10 @@ class Undecided(Exception):
     """Nobody can tell yet what a record says, or how to write a report: the registry that has its schema is away."""
 
 
+class TookTooLong(Transient):
+    """Its deadline passed in a statement, which was cancelled: of many, perhaps not of each."""
+
+
 class Overtaken(Transient):
     """Somebody else handled one of them meanwhile: next time it is known."""
 

@@ -12,7 +12,7 @@ import structlog
 
 from ferryman.consumer import metrics
 from ferryman.consumer.buffers import Buffer, Buffers
-from ferryman.consumer.faults import HandlerFailed, NotNow, SessionLost, Undecided
+from ferryman.consumer.faults import HandlerFailed, NotNow, SessionLost, TookTooLong, Undecided
 from ferryman.consumer.model import Partition, Record
 from ferryman.consumer.policy import Policy
 from ferryman.runtime.errors import Transient
@@ -49,8 +49,8 @@ class Setbacks:
             parts.setdefault(each.place, []).append(each)
         for place, part in parts.items():
             buffer = self.buffers.by_place[place]
-            # What passes may be past: the same once more, before it is taken apart.
-            again = isinstance(error, Transient) and not buffer.ends
+            # What passes may be past: the same once more, before it is taken apart. What took too long took its time.
+            again = isinstance(error, Transient) and not isinstance(error, TookTooLong) and not buffer.ends
             buffer.take_apart(part, halve=len(parts) == 1 and not again)
             if isinstance(error, Transient):
                 buffer.held_until = now + self.policy.backoff.delay_seconds(1)

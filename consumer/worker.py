@@ -18,7 +18,7 @@ from ferryman.consumer.claims import Claims
 from ferryman.consumer.deadline import Deadline
 from ferryman.consumer.decoding import Decode, decode, poison_of, type_of
 from ferryman.consumer.face import Face
-from ferryman.consumer.faults import HandlerFailed, NotNow, Overtaken, SessionLost, Undecided
+from ferryman.consumer.faults import HandlerFailed, NotNow, Overtaken, SessionLost, TookTooLong, Undecided
 from ferryman.consumer.kafka import Feed
 from ferryman.consumer.model import Partition, Poison, Received, Record
 from ferryman.consumer.policy import Policy, next_size
@@ -222,9 +222,9 @@ class Worker:
             with self.deadline.over(connection):
                 tally = batch.run()
         except Transient as error:
-            if self.deadline.passed and not connection.broken:  # together it is too much: apart it may not be
+            if self.deadline.passed and not isinstance(error, Overtaken | Unreachable):  # apart it may be in time
                 self._size = next_size(self._size, self.policy, len(wanted), self.clock() - began)
-                raise HandlerFailed(f"it took too long (consumer.deadline_seconds): {error.message}") from error
+                raise TookTooLong(f"it took too long (consumer.deadline_seconds): {error.message}") from error
             raise
         self.tell(batch.handled)
         seconds = self.clock() - began

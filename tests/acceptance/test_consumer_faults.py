@@ -257,6 +257,20 @@ def test_a_lock_that_is_held_is_waited_for_and_nothing_is_rejected(shop: Shop, l
     shop.books_balance()
 
 
+def test_a_database_that_is_slow_for_longer_than_the_deadline_costs_no_message_its_verdict(
+    shop: Shop, locked: Database
+) -> None:
+    """N8: statements are cancelled again and again, and that is nobody's bug."""
+    shop.send(1, 1)
+    shop.flush()
+    wallet = shop.start(FERRYMAN_CONSUMER__DEADLINE_SECONDS="0.3", FERRYMAN_CONSUMER__TRIES="2")
+    wallet.until(lambda: wallet.stderr.count("it took too long") > 2, "more tries than a bug has", 30)
+    locked.rollback()
+    wallet.until(lambda: shop.settled(1), "a verdict", 30)
+    assert shop.verdicts() == {"DONE": 1}
+    shop.books_balance()
+
+
 @pytest.mark.usefixtures("locked")
 def test_a_lock_that_is_held_for_too_long_costs_its_own_message_and_no_other(shop: Shop) -> None:
     """N8, N10: those that stand in front of it and behind it, in its partition too."""

@@ -113,9 +113,10 @@ def test_a_handler_that_hangs_in_the_database_is_cancelled(shop: Shop) -> None:
     shop.send(1, 2, do="sleep in sql")
     shop.send(1, 3)
     shop.flush()
-    wallet = shop.start(FERRYMAN_CONSUMER__DEADLINE_SECONDS="1", FERRYMAN_CONSUMER__TRIES="1")
+    wallet = shop.start(FERRYMAN_CONSUMER__DEADLINE_SECONDS="0.5", FERRYMAN_CONSUMER__RETRY_SECONDS="1")
     wallet.until(lambda: shop.settled(3), "verdicts", 40)
     assert shop.verdicts() == {"DONE": 2, "REJECTED": 1}
+    assert shop.one("SELECT code FROM ferryman.inbox_rejected") == "TIMED_OUT"
     shop.books_balance()
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ferryman.consumer.api import Consumer
 from ferryman.consumer.buffers import Buffer, Buffers
-from ferryman.consumer.faults import HandlerFailed, SessionLost
+from ferryman.consumer.faults import HandlerFailed, SessionLost, TookTooLong
 from ferryman.consumer.kafka import Feed
 from ferryman.consumer.model import Done, Partition, Poison, Received, Record
 from ferryman.consumer.policy import Policy, next_size
@@ -146,6 +146,7 @@ class Cut(Locked):
     """Transactions whose sessions end: the connection is a new one in each turn, and what failed is forgiven then."""
 
     ends: Callable[[list[tuple[int, int]]], bool]
+    error: Exception = SessionLost("terminating connection")
     lost: int = 0
 
     def _transact(
@@ -155,7 +156,7 @@ class Cut(Locked):
         if not isinstance(items[0], Poison) and self.ends(places):
             cast(Slow, self.clock).now += 0.1
             self.lost += 1
-            raise SessionLost("terminating connection")
+            raise self.error
         super()._transact(connection, face, items, claimed)
 
     def turn(self, connection: Any, face: Any) -> int:
@@ -192,6 +193,30 @@ def test_a_batch_that_takes_longer_than_its_session_may_is_taken_apart_until_it_
     assert len(one.done) == 2000
     assert not one.rejected
     assert one.lost < 20
+
+
+def test_a_batch_that_takes_too_long_is_halved_at_once() -> None:
+    """Each try takes the whole deadline, and holds up everything."""
+    tried: list[int] = []
+
+    def too_long(places: list[tuple[int, int]]) -> bool:
+        tried.append(len(places))
+        return len(places) > 200
+
+    one = cut([500], too_long)
+    one.error = TookTooLong("consumer.deadline_seconds")
+    turns(one)
+    assert tried[:3] == [500, 250, 125]
+    assert len(one.done) == 500
+
+
+def test_a_message_that_takes_too_long_is_no_bug_of_its_handler() -> None:
+    """N8: the server may be slow; it is bounded by time, as what else passes is."""
+    one = cut([3], lambda places: (0, 1) in places)
+    one.error = TookTooLong("consumer.deadline_seconds")
+    [(_, (code, when))] = turns(one).rejected.items()
+    assert code == "TIMED_OUT"
+    assert when > 300
 
 
 @settings(max_examples=20)
