@@ -60,6 +60,8 @@ class BatchTransaction:
     _poison: list[Poison] = field(default_factory=list)
     _verdicts: list[Verdict] = field(default_factory=list)
     _out: list[Stored] = field(default_factory=list)
+    _reports: list[list[Stored]] = field(default_factory=list)
+    """Of each message that was handled: the last verdicts are theirs."""
     _were_asked: bool = False
     """Whether any handler was: what goes wrong from then on may be its doing."""
     _factories: tuple[Any, Any] = (None, None)
@@ -157,6 +159,7 @@ class BatchTransaction:
         self.tally.done += not refused
         self._out += made
         self.handled.append((message, outcome))
+        self._reports.append(made)
         self._verdicts.append(
             Verdict(
                 message.id, HANDLED, "REFUSED" if refused else "DONE",
@@ -198,13 +201,24 @@ class BatchTransaction:
             most_bytes = rejected.keep(self.connection, self.consumer.name, poison)
             self._out.append(deadletters.letter(self.consumer.name, poison, most_bytes))
         try:
-            outbox.append_stored(self.connection, self._out)
+            ids = outbox.append_stored(self.connection, self._out)
         except (psycopg.Error, FerrymanError):
             raise
         except Exception as error:  # a report that cannot even be sent
             if not self._were_asked:
                 raise
             raise self._fault(error) from error
+        if any(each.idempotency_key is not None for each in self._out):
+            self._forget_known(ids)
+
+    def _forget_known(self, ids: Sequence[UUID]) -> None:
+        """A report that its idempotency key swallowed was never published under its id, and is not reported again."""
+        swallowed = {each.id for each, appended in zip(self._out, ids, strict=True) if each.id != appended}
+        first = len(self._verdicts) - len(self._reports)
+        for number, made in enumerate(self._reports, first):
+            left = [each for each in made if each.id not in swallowed]
+            if len(left) < len(made):
+                self._verdicts[number] = self._verdicts[number]._replace(results=reports.kept(left))
 
     def _record(self) -> None:
         recorded = receipts.record(self.connection, self.consumer.name, self._verdicts)

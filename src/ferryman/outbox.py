@@ -72,12 +72,12 @@ async def append_many_async(where: "Async", messages: Iterable[Message], /) -> l
     return entries
 
 
-def append_stored(connection: "psycopg.Connection[Any]", batch: Sequence[Stored]) -> None:
+def append_stored(connection: "psycopg.Connection[Any]", batch: Sequence[Stored]) -> list[UUID]:
     """Messages that were encoded before, on a psycopg connection whose transaction is open."""
     if len(batch) == 1:
-        _execute(connection, _ONE, batch[0]._asdict())
-    elif batch:
-        _execute(connection, *_statement_for_many(batch))
+        return [_execute(connection, _ONE, batch[0]._asdict())]
+    entries: list[UUID] = _execute(connection, *_statement_for_many(batch)) if batch else []
+    return entries
 
 
 def statement(message: Message) -> tuple[str, Mapping[str, Any]]:

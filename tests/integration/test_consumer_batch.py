@@ -15,13 +15,13 @@ from structlog.testing import capture_logs
 from ferryman import Consumer, Done, Message, Outcome, Received, Retry, Transient
 from ferryman.consumer.buffers import Buffers
 from ferryman.consumer.claims import Claims
-from ferryman.consumer.decoding import decode
+from ferryman.consumer.decoding import decode, poison_of
 from ferryman.consumer.face import Plain, face_of
 from ferryman.consumer.faults import HandlerFailed, NotNow
 from ferryman.consumer.model import Record
 from ferryman.consumer.policy import Policy
 from ferryman.consumer.setbacks import Setbacks
-from ferryman.consumer.transaction import BatchTransaction
+from ferryman.consumer.transaction import BatchTransaction, Item
 
 Database = psycopg.Connection[tuple[Any, ...]]
 Handler = Callable[[Any, Received], Outcome]
@@ -34,7 +34,7 @@ def message(offset: int = 0) -> Received:
     return made
 
 
-def run(db: Database, handler: Handler, *messages: Received, kind: type[Any] = psycopg.Connection) -> BatchTransaction:
+def run(db: Database, handler: Handler, *messages: Item, kind: type[Any] = psycopg.Connection) -> BatchTransaction:
     consumer = Consumer("c", ["topic"], connection=kind)
     consumer.handles("t")(handler)
     batch = BatchTransaction(consumer, db, face_of(kind, db), messages or [message()])
@@ -72,6 +72,32 @@ def test_a_retry_may_say_its_time_in_any_way_that_is_one(ferryman_db: Database) 
             run(ferryman_db, lambda _db, _message, wrong=wrong: Retry("later", wrong))  # type: ignore[misc]
     with pytest.raises(HandlerFailed, match="its reason None is no text"):
         run(ferryman_db, lambda _db, _message: Retry(cast(Any, None)))
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_what_an_idempotency_key_swallowed_is_not_reported_again_under_an_id_of_its_own(
+    ferryman_db: Database, together: bool
+) -> None:
+    """N3: each id that was published comes again as it was, and no other."""
+
+    def answers(_db: Any, each: Received) -> Done:
+        own = Message("own", b"", key="k", topic="results")
+        return Done(Message("once", str(each.id).encode(), key="k", topic="results", idempotency_key="k"), own)
+
+    def published() -> list[tuple[Any, ...]]:
+        query = "SELECT id, type, payload FROM ferryman.outbox WHERE topic = 'results' ORDER BY position"
+        return ferryman_db.execute(query).fetchall()
+
+    first, second = message(0), message(1)
+    bad = poison_of(message(9).record, "BUG", "in front of them")
+    for batch in [(bad, first, second)] if together else [(first,), (second,)]:
+        run(ferryman_db, answers, *batch)
+    once = published()
+    assert [kind for _, kind, _ in once] == ["once", "own", "own"]
+    run(ferryman_db, answers, second)
+    assert published()[3:] == [once[2]]
+    run(ferryman_db, answers, first)
+    assert published()[4:] == once[:2]
 
 
 TABLE = """
