@@ -13,7 +13,7 @@ from ferryman.runtime.errors import Misconfigured, Transient, Unreachable
 SWALLOWED = "it swallowed a database error: nothing of the transaction can be kept"
 ENDED = "it ended the transaction: only the runtime commits"
 # Of an error that holds another's words: "Original exception was: ..."
-_QUOTED = re.compile(r"\s*(\n(DETAIL|HINT|CONTEXT|LINE \d+): |\[(SQL|parameters): ).*", re.DOTALL)
+_QUOTED = re.compile(r"\n(?:DETAIL|HINT|CONTEXT|LINE \d+): |\[(?:SQL|parameters): ")
 _ABORTED, _DEMOTED = "25P02", "25006"
 
 
@@ -88,7 +88,7 @@ def words(error: BaseException) -> str:
     inner = getattr(error, "orig", None)  # SQLAlchemy's errors hold the driver's, and quote the statement
     error = inner if isinstance(inner, BaseException) else error
     if not isinstance(error, psycopg.Error):
-        return f"{type(error).__name__}: {_QUOTED.sub('', str(error))}"
+        return f"{type(error).__name__}: {_QUOTED.split(str(error), 1)[0].rstrip()}"
     return f"{type(error).__name__}: {postgres.said(error)}" + (f" ({error.sqlstate})" if error.sqlstate else "")
 
 
