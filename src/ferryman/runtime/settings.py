@@ -87,12 +87,15 @@ class Consumer(Section):
     tries: int = setting(3, "How often a message is tried whose handler fails, before it is rejected.", ge=1, le=100)
     kills: int = setting(3, "How often a message may end its process, before it is rejected.", ge=1, le=100)
     retry_seconds: float = setting(
-        300.0, "How long deadlocks, lock timeouts and what a handler wants later are tried again.", unit="seconds", gt=0
-    )
+        300.0, "How long a message is tried again for what may pass: deadlocks, lock timeouts, sessions that end under "
+        "it, statements that take longer than the deadline, and what a handler wants later.",
+        unit="seconds", gt=0,
+    )  # fmt: skip
     deadline_seconds: float = setting(
         20.0, "After this long a batch's statement is cancelled, and the batch taken apart; a handler that still does "
         "not return ends the process.",
-        unit="seconds", gt=0, danger="keep it below health.stall_seconds, and below Kafka's max.poll.interval.ms",
+        unit="seconds", gt=0, danger="keep it below health.stall_seconds, Kafka's max.poll.interval.ms, and "
+        "database.idle_in_transaction_timeout_seconds, which is checked",
     )  # fmt: skip
     receipts_retention_seconds: float = setting(
         2_592_000.0, "How long it is remembered that a message was handled; 0 is for ever.", unit="seconds", ge=0,
