@@ -1,13 +1,15 @@
 """A consumer as its adopter wrote it and runs it: each message takes effect once, whatever it is."""
 
 import signal
+import time
 from typing import Any
 from uuid import uuid4
 
 import psycopg
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
-from support.consuming import Shop
+from support.consuming import Shop, asked
 from support.launch import Launcher
 
 Database = psycopg.Connection[tuple[Any, ...]]
@@ -48,6 +50,39 @@ def test_a_message_that_comes_again_has_no_effect_and_is_answered_with_the_same_
     assert len(reported) == 5
     assert len(set(reported)) == 2
     assert shop.one("SELECT count(*) FROM effect WHERE payment = %s", str(last)) == 1
+
+
+def test_what_becomes_of_messages_and_how_far_it_is_behind_is_told_to_whoever_asks(shop: Shop) -> None:
+    """Each verdict, what is tried again, batches, rebalances, and how far it is behind: nothing once all is settled."""
+    first = shop.send(5)
+    for number in range(1, 10):
+        shop.send(1, number)
+    shop.send(2_000_000, 0)
+    shop.send(1, 1, do="raise")
+    shop.send(5, id=first)
+    shop.raw(b'{"wallet": "w0", "amount": 6}', id=first, key=b"w0")
+    shop.flush()
+    wallet = shop.start(FERRYMAN_CONSUMER__TRIES="2")
+    wanted = {"done": 10, "refused": 1, "duplicate": 1, "conflict": 1, "rejected": 1}
+
+    def told() -> dict[str, float]:
+        return {
+            sample.labels.get("verdict", sample.name.removeprefix("ferryman_consumer_")): sample.value
+            for family in text_string_to_metric_families(asked(wallet, "/metrics"))
+            for sample in family.samples
+            if sample.labels.get("consumer") == shop.name and not sample.name.endswith(("_bucket", "_created"))
+        }
+
+    wallet.until(lambda: shop.settled(12), "verdicts")
+    wallet.until(lambda: wanted.items() <= told().items() and told()["lag_messages"] == 0, "the metrics")
+    found = told()
+    assert found["retries_total"] >= 1
+    assert found["batch_messages_sum"] >= sum(wanted.values())
+    assert found["batch_seconds_count"] >= 1
+    assert found["batch_seconds_sum"] > 0
+    assert (found["rebalances_total"], found["partitions"]) == (1, 3)
+    assert found["lag_seconds"] == 0
+    assert abs(found["last_poll_timestamp_seconds"] - time.time()) < 30
 
 
 def test_a_trace_goes_on_from_a_message_to_its_reports(shop: Shop) -> None:

@@ -1,10 +1,7 @@
 """`ferryman inbox`, and `pause` and `resume` of consumers, as an operator runs them beside an adopter's consumer."""
 
-import json
 import time
 from typing import Any
-from urllib.error import HTTPError
-from urllib.request import urlopen
 from uuid import UUID
 
 import psycopg
@@ -12,7 +9,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from psycopg import conninfo
 
-from support.consuming import Shop
+from support.consuming import Shop, asked
 from support.launch import Launched, Launcher
 
 Database = psycopg.Connection[tuple[Any, ...]]
@@ -79,18 +76,6 @@ def one(db: Database, query: str) -> Any:
 def receipt(shop: Shop, identity: UUID) -> str:
     row = shop.db.execute("SELECT coalesce(outcome, status) FROM ferryman.inbox WHERE id = %s", (identity,)).fetchone()
     return str(row[0]) if row else ""
-
-
-def asked(wallet: Launched, path: str) -> str:
-    """What its health endpoint answers."""
-    address = json.loads(wallet.stderr.splitlines()[0])["health"]
-    try:
-        with urlopen(f"{address}{path}", timeout=5) as answer:
-            text: str = answer.read().decode()
-    except HTTPError as error:
-        with error:
-            text = error.read().decode()
-    return text
 
 
 def last_poll(wallet: Launched) -> float:

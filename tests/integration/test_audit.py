@@ -335,8 +335,8 @@ def round_of(town: Town, wallets: list[UUID], seed: int) -> None:
         asked("DEDUCT", each.wallet_id, each.uuid, amount=each.amount, id=message_id(each.uuid, "wallet.deduct", 1))
         for each in made
     ]
-    town.desk.apply(*[failed(each, "NO_WALLET") for each in made[18:]])
     transact(town.books.db, [*commands[:12], *commands[18:]])
+    town.desk.apply(*[failed(each, "NO_WALLET") for each in made[18:]])  # not before: the ledger bears it out
     town.desk.late(*made[8:16])
     cancels = [
         asked("CANCEL", each.wallet_id, each.uuid, id=message_id(each.uuid, "wallet.cancel", 1)) for each in made[8:16]

@@ -4,6 +4,8 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.error import HTTPError
+from urllib.request import urlopen
 from uuid import UUID, uuid4
 
 import psycopg
@@ -106,6 +108,18 @@ CREATE TABLE effect (payment text NOT NULL);
 CREATE TABLE balanced (entry int UNIQUE DEFERRABLE INITIALLY DEFERRED);
 INSERT INTO wallet SELECT 'w' || n, 1000000 FROM generate_series(0, 9) n;
 """
+
+
+def asked(process: Launched, path: str) -> str:
+    """What its health endpoint answers."""
+    address = json.loads(process.stderr.splitlines()[0])["health"]
+    try:
+        with urlopen(f"{address}{path}", timeout=5) as answer:
+            text: str = answer.read().decode()
+    except HTTPError as error:
+        with error:
+            text = error.read().decode()
+    return text
 
 
 @dataclass
