@@ -122,12 +122,7 @@ BROKEN = {
 @pytest.mark.parametrize("how", BROKEN)
 def test_a_handler_that_breaks_the_transaction_is_named_and_its_neighbours_are_unharmed(shop: Shop, how: str) -> None:
     """N9, N10."""
-    for number in range(20):
-        shop.send(1, number % 10)
-    shop.send(1, 3, do=how)
-    for number in range(20):
-        shop.send(1, number % 10)
-    shop.flush()
+    shop.send_amid(20, do=how)
     wallet = shop.start(FERRYMAN_CONSUMER__TRIES="2")
     wallet.until(lambda: shop.settled(41), "verdicts")
     assert shop.verdicts() == {"DONE": 40, "REJECTED": 1}
@@ -191,12 +186,7 @@ def test_rows_come_to_the_runtime_as_its_own_whatever_a_handler_asked_for(shop: 
 @pytest.mark.parametrize("how", ["unreachable", "another database"])
 def test_what_a_handler_cannot_reach_holds_up_its_own_message_for_a_time_and_nobody_else(shop: Shop, how: str) -> None:
     """N8, N10: the consumer's own connection is well, so this is not the database being away."""
-    for number in range(10):
-        shop.send(1, number)
-    shop.send(1, 3, do=how)
-    for number in range(10):
-        shop.send(1, number)
-    shop.flush()
+    shop.send_amid(10, do=how)
     wallet = shop.start(FERRYMAN_CONSUMER__RETRY_SECONDS="1")
     wallet.until(lambda: shop.settled(21), "verdicts", 40)
     assert shop.verdicts() == {"DONE": 20, "REJECTED": 1}
@@ -206,12 +196,7 @@ def test_what_a_handler_cannot_reach_holds_up_its_own_message_for_a_time_and_nob
 
 def test_a_message_that_ends_its_session_holds_up_its_own_partition_for_a_time_and_nobody_else(shop: Shop) -> None:
     """N8, N10: a server's timeout, or a query that ends its backend: each looks as if the database went away."""
-    for number in range(10):
-        shop.send(1, number)
-    ending = shop.send(1, 3, do="end its session")
-    for number in range(10):
-        shop.send(1, number)
-    shop.flush()
+    ending = shop.send_amid(10, do="end its session")
     wallet = shop.start(FERRYMAN_CONSUMER__RETRY_SECONDS="1")
     wallet.until(lambda: shop.settled(21), "verdicts", 40)
     assert shop.verdicts() == {"DONE": 20, "REJECTED": 1}

@@ -263,17 +263,24 @@ class Member:
         poll_until(polled, "what the group settles on", 30)
 
 
+@contextmanager
+def paused(db: Database, group: Group) -> Iterator[None]:
+    """It runs, and takes nothing until somebody resumes it."""
+    db.execute(
+        "INSERT INTO ferryman.inbox_paused (consumer, who, reason) VALUES (%s, 'me', 'a test')", (group.consumer.name,)
+    )
+    with group.running() as life:
+        poll_until(lambda: "paused" in str(life.why_not_ready), "a pause")
+        yield
+
+
 def test_what_waits_for_a_paused_consumer_is_seen_to_grow_old(
     ferryman_kafka: str, ferryman_database_url: str, ferryman_db: Database
 ) -> None:
     """A pause that somebody forgot would look as if there were nothing to do."""
     group = Group(ferryman_kafka, ferryman_database_url)
     name = group.consumer.name
-    ferryman_db.execute(
-        "INSERT INTO ferryman.inbox_paused (consumer, who, reason) VALUES (%s, 'me', 'a test')", (name,)
-    )
-    with group.running() as life:
-        poll_until(lambda: "paused" in str(life.why_not_ready), "a pause")
+    with paused(ferryman_db, group):
         group.send(5, partition=1)
         poll_until(lambda: gauge(metrics.LAG_SECONDS, name) > 1.5, "its age")
         poll_until(lambda: gauge(metrics.LAG, name) == 5, "how many")
@@ -290,11 +297,7 @@ def test_how_many_wait_is_seen_to_grow_where_nothing_is_fetched(
     monkeypatch.setattr(ends, "_AGAIN_SECONDS", 0.5)
     group = Group(ferryman_kafka, ferryman_database_url)
     name = group.consumer.name
-    ferryman_db.execute(
-        "INSERT INTO ferryman.inbox_paused (consumer, who, reason) VALUES (%s, 'me', 'a test')", (name,)
-    )
-    with group.running() as life:
-        poll_until(lambda: "paused" in str(life.why_not_ready), "a pause")
+    with paused(ferryman_db, group):
         for many in (5, 12, 19):
             group.send(many - int(gauge(metrics.LAG, name)), partition=1)
             until_behind(name, many)

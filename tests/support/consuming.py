@@ -165,6 +165,16 @@ class Shop:
         self.raw(json.dumps(body).encode(), id=identity, key=f"w{wallet}".encode())
         return identity
 
+    def send_amid(self, many: int, **bad: Any) -> UUID:
+        """One that misbehaves, with so many good ones before and behind it, in every partition."""
+        for number in range(many):
+            self.send(1, number % 10)
+        identity = self.send(1, 3, **bad)
+        for number in range(many):
+            self.send(1, number % 10)
+        self.flush()
+        return identity
+
     def raw(
         self, value: bytes | None, *, id: Any = None, key: bytes | None = b"k", kind: str = "payment.requested",
         partition: int = -1, headers: Mapping[str, bytes] | None = None,
