@@ -5,7 +5,7 @@ import hashlib
 import pytest
 
 from ferryman import Misconfigured
-from ferryman.console.tokens import Caller, keyring
+from ferryman.console.tokens import Caller, Keyring, keyring
 from ferryman.runtime.describing import describe
 from ferryman.runtime.settings_api import Api, Token
 from ferryman.runtime.sources import BadSettings, load
@@ -26,7 +26,7 @@ def test_a_token_stands_for_its_client_and_its_scopes() -> None:
 
 @pytest.mark.parametrize(
     "shown",
-    [None, "", "Bearer", "Bearer ", "Bearer \xa0", f"Bearer {sha256('shop')}", f"Basic {token('shop')}", token("shop")],
+    [None, "", "Bearer", "Bearer ", f"Bearer {sha256('shop')}", f"Basic {token('shop')}", token("shop")],
 )
 def test_anything_else_stands_for_nobody(shown: str | None) -> None:
     """The hash too: what the settings hold opens nothing."""
@@ -48,6 +48,12 @@ def test_one_token_is_not_two_clients() -> None:
     same = Token(sha256=sha256("shop"), scopes=[READ])
     with pytest.raises(Misconfigured, match="the same token"):
         keyring(Api(tokens={"one": same, "two": same}))
+
+
+def test_a_token_of_white_space_is_none() -> None:
+    """Also where somebody set the hash of nothing."""
+    ring = Keyring({hashlib.sha256(b"").hexdigest(): Caller("shop")})
+    assert ring.caller("Bearer \xa0") is None
 
 
 def test_the_hash_of_an_empty_token_is_refused() -> None:
