@@ -1,7 +1,7 @@
 """Where an audit reads: both databases, in short transactions that change nothing."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
 from psycopg import IsolationLevel
@@ -19,17 +19,11 @@ class Reading:
     databases: Databases
     settings: Settings
 
-    @contextmanager
-    def orchestrator(self) -> Iterator[Connection]:
-        with Desk(self.databases.orchestrator, self.settings.database).acting() as db:
-            store.read_only(db)
-            yield db
+    def orchestrator(self) -> AbstractContextManager[Connection]:
+        return self._reading(self.databases.orchestrator)
 
-    @contextmanager
-    def wallet(self) -> Iterator[Connection]:
-        with Desk(self.databases.wallet, self.settings.database).acting() as db:
-            store.read_only(db)
-            yield db
+    def wallet(self) -> AbstractContextManager[Connection]:
+        return self._reading(self.databases.wallet)
 
     @contextmanager
     def wallet_as_it_is(self) -> Iterator[Connection]:
@@ -41,3 +35,9 @@ class Reading:
                 yield db
         finally:
             connection.isolation_level = usual
+
+    @contextmanager
+    def _reading(self, connection: Connection) -> Iterator[Connection]:
+        with Desk(connection, self.settings.database).acting() as db:
+            store.read_only(db)
+            yield db
