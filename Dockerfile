@@ -1,5 +1,5 @@
-# One image for every service: what it does is its arguments (`run NAME`, `migrate`, `doctor`). It writes nothing, so
-# its root may be read-only. A ferryman.toml, or the module that `ferryman run module:object` names, goes in /srv.
+# One image for every service: its arguments say what it does (`run NAME`, `migrate`, `doctor`). It writes nothing, so its
+# root may be read-only. A ferryman.toml, or the module that `ferryman run module:object` names, goes in /srv.
 #
 #   docker build --build-arg VERSION=0.1.0 --build-arg REVISION="$(git rev-parse HEAD)" -t ferryman:0.1.0 .
 
@@ -8,19 +8,19 @@ FROM python:3.13-slim AS base
 FROM base AS build
 WORKDIR /build
 COPY requirements.lock pyproject.toml ./
-# uv is the lock's own, checked by its hashes: the lines from `uv==` to the first that does not go on.
+# uv is the lock's version, checked by its hashes: the lines from `uv==` to the first without a continuation.
 RUN sed -n '/^uv==/,/[^\\]$/p' requirements.lock > /tmp/uv.lock \
     && pip install --no-cache-dir --root-user-action ignore --require-hashes --no-deps -r /tmp/uv.lock
 ENV UV_NO_CACHE=1 UV_COMPILE_BYTECODE=1 UV_PYTHON_DOWNLOADS=never
 # The lock has the development tools too, so it only constrains what pyproject.toml asks for: --require-hashes refuses
-# every package, also one that is needed by another, that does not have the lock's version and one of its hashes.
+# every package, dependencies included, that does not have the lock's version and one of its hashes.
 RUN uv venv --python /usr/local/bin/python /opt/ferryman \
     && uv pip install --python /opt/ferryman --no-build --require-hashes --constraint requirements.lock \
-        -r pyproject.toml --extra email --extra otel --extra registry
-# The whole context, because .dockerignore lets in only what the wheel is made of: the rooms that src/ferryman links to.
+        -r pyproject.toml --extra api --extra email --extra otel
+# Copy the whole context: .dockerignore lets in only the sources of the wheel, the rooms that src/ferryman links to.
 COPY . .
-# A wheel that lacks one of its files is found here, not by the first who runs the image: a librdkafka property makes
-# `config check` read the package's data, and `migrate --sql` reads the migrations.
+# A wheel that lacks files fails here, not when somebody runs the image: a librdkafka property makes `config check` read
+# the package's data, and `migrate --sql` reads the migrations.
 RUN uv build --wheel --require-hashes --build-constraints requirements.lock --out-dir /tmp/dist \
     && uv pip install --python /opt/ferryman --offline --no-deps /tmp/dist/*.whl \
     && FERRYMAN_KAFKA__CLIENT_ID=image /opt/ferryman/bin/ferryman config check \
@@ -43,10 +43,10 @@ ENV PATH="/opt/ferryman/bin:${PATH}" \
     PYTHONUNBUFFERED=1 \
     FERRYMAN_HEALTH__HOST=0.0.0.0
 WORKDIR /srv
-# By number: Kubernetes' runAsNonRoot cannot look up a name.
+# A number, because Kubernetes' runAsNonRoot cannot look up a name.
 USER 10001:10001
 EXPOSE 9464
-# For `ferryman run`; whoever starts a command that ends by itself switches it off. Never through the network's proxy.
+# For `ferryman run`; switch it off for commands that end by themselves. It never goes through a proxy.
 HEALTHCHECK --interval=10s --timeout=5s --start-period=30s --retries=3 \
     CMD ["python", "-c", "import os, urllib.request as web; \
         port = os.environ.get('FERRYMAN_HEALTH__PORT', '9464'); \

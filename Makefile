@@ -9,7 +9,10 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 help: ## Say what there is to make.
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-8s %s\n", $$1, $$2 }'
 
-demo: .venv/ready ## See Ferryman work, on servers of its own that go away.
+demo: ## See Ferryman work, on servers of its own that go away.
+	@echo "demo: brings up a PostgreSQL and a Kafka of its own, lets payments flow while processes are killed, and removes" \
+		"all of it; only .venv and a cache of packages in your home stay, nothing else on this machine is changed"
+	@$(MAKE) -s .venv/ready
 	@ferryman demo payments
 
 test: check ## Every check and test, against real servers.
@@ -26,7 +29,7 @@ prove: .venv/ready ## The long proofs, with a new seed each time; SEED=N has tho
 
 docs: .venv/ready ## Write the generated references in docs/ anew.
 	@python scripts/reference.py
-	@ferryman schemas docs
+	@ferryman schemas docs --for all
 
 lock: .venv/ready ## Resolve requirements.lock anew from pyproject.toml.
 	@uv pip compile -q --universal --generate-hashes --no-header --no-annotate --python-version 3.11 \

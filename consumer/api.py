@@ -1,5 +1,6 @@
-"""What an adopter writes: a consumer, its topics, and a handler for each type."""
+"""The `Consumer` that an adopter writes: its topics, and a handler for each type of message."""
 
+import re
 from collections.abc import Callable, Sequence
 from inspect import iscoroutinefunction
 from typing import Any, Literal, TypeAlias, TypeVar, get_args
@@ -10,7 +11,7 @@ from ferryman.runtime.errors import Misconfigured
 One: TypeAlias = Callable[[Any, Received], Outcome]
 Many: TypeAlias = Callable[[Any, Sequence[Received]], Sequence[Outcome]]
 Handled: TypeAlias = tuple[Received, Done | Refused]
-"""A message whose verdict is committed."""
+"""A message and its committed outcome."""
 AfterCommit: TypeAlias = Callable[[Sequence[Handled]], object]
 OneT = TypeVar("OneT", bound=One)
 ManyT = TypeVar("ManyT", bound=Many)
@@ -19,13 +20,14 @@ AfterT = TypeVar("AfterT", bound=AfterCommit)
 Mode = Literal["effectively_once", "at_most_once"]
 Unknown = Literal["ignore", "reject"]
 
-_LONGEST_NAME = 100
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
+"""Kafka takes these names for groups, and as parts of names of topics."""
 
 
 class Consumer:
-    """Handles the messages of some topics, each once. `ferryman run module:object` runs it.
+    """A consumer that handles each message of some topics once. `ferryman run module:object` runs it.
 
-    `connection` is what its handlers are given: `psycopg.Connection`, `sqlalchemy.Connection` or
+    `connection` is the type that its handlers get: `psycopg.Connection`, `sqlalchemy.Connection` or
     `sqlalchemy.orm.Session`, with a transaction open that only the runtime ends.
     """
 
@@ -39,10 +41,10 @@ class Consumer:
         unknown: Unknown = "ignore",
         rereport: bool = True,
     ) -> None:
-        if not name or len(name) > _LONGEST_NAME or not name.isascii() or not _plain(name):
+        if not _NAME.fullmatch(name):
             raise Misconfigured(
-                f"{name!r} is no name for a consumer",
-                remedy=f"use ASCII letters, digits, dots, underscores and hyphens, {_LONGEST_NAME} at most",
+                f"{name!r} is not a valid name for a consumer",
+                remedy="use ASCII letters, digits, dots, underscores and hyphens, 100 at most",
             )
         if isinstance(topics, str) or not topics:
             raise Misconfigured(f"the consumer {name} has no topics", remedy="name them: topics=['orders']")
@@ -58,11 +60,11 @@ class Consumer:
         self.unknown = unknown
         self.rereport = rereport
         self.handlers: dict[str, Many] = {}
-        self.told: list[AfterCommit] = []
+        self.callbacks: list[AfterCommit] = []
 
     def handles(self, *types: str) -> Callable[[OneT], OneT]:
-        """The function handles one message of these types at a time."""
-        self._refuse_types(types, "handles")
+        """Register a function that handles one message of these types at a time."""
+        self._check_types(types, "handles")
 
         def registered(function: OneT) -> OneT:
             self._register(types, function, lambda db, messages: [function(db, message) for message in messages])
@@ -71,8 +73,8 @@ class Consumer:
         return registered
 
     def handles_batch(self, *types: str) -> Callable[[ManyT], ManyT]:
-        """The function handles many messages of these types at once, and answers each, in their order."""
-        self._refuse_types(types, "handles_batch")
+        """Register a function that handles many messages of these types at once, and answers each in their order."""
+        self._check_types(types, "handles_batch")
 
         def registered(function: ManyT) -> ManyT:
             self._register(types, function, function)
@@ -81,18 +83,18 @@ class Consumer:
         return registered
 
     def after_commit(self, function: AfterT) -> AfterT:
-        """The function is told what each batch did, once that is committed: best effort, and at most once.
+        """Register a function that is called with what each batch did, after the commit: best effort, at most once.
 
-        It is given messages that took effect or were refused now, with their outcomes; duplicates and what was rejected
-        are not among them. It runs in a thread of its own: nothing waits for it, nothing is undone when it fails, and
-        what a process did not tell before it ended is never told. What must arrive is a message: report it.
+        It gets the messages that took effect or were refused, with their outcomes; duplicates and rejected messages
+        are left out. It runs in a thread of its own: nothing waits for it, and nothing is undone when it fails. Calls
+        that are still pending when the process ends are dropped. Report a message if it must arrive.
         """
-        self._refuse_function(function, "write it with `def`: it has a thread of its own")
-        self.told.append(function)
+        self._check_function(function, "write it with `def`: it has a thread of its own")
+        self.callbacks.append(function)
         return function
 
     def _register(self, types: Sequence[str], function: One | Many, handler: Many) -> None:
-        self._refuse_function(
+        self._check_function(
             function, "write it with `def`: a batch is handled in one transaction, on one connection, in one thread"
         )
         for each in types:
@@ -100,28 +102,26 @@ class Consumer:
                 raise Misconfigured(f"the consumer {self.name} handles {each} twice", remedy="keep one handler")
             self.handlers[each] = handler
 
-    def _refuse_types(self, types: Sequence[object], how: str) -> None:
-        """Also `@consumer.handles` without parentheses: its messages would be passed over as if nobody wanted them."""
+    def _check_types(self, types: Sequence[object], decorator: str) -> None:
+        """Refuse anything but names of types.
+
+        `@consumer.handles` without parentheses would register nothing, and offsets would move past its messages.
+        """
         if not types or not all(isinstance(each, str) and each for each in types):
             given = ", ".join(getattr(each, "__name__", repr(each)) for each in types) or "nothing"
             raise Misconfigured(
-                f"the consumer {self.name} is to handle {given}, which is no type of messages",
-                remedy=f"name the types: @consumer.{how}('order.placed')",
+                f"{decorator}() of the consumer {self.name} needs the types of messages, and got {given}",
+                remedy=f"name the types: @consumer.{decorator}('order.placed')",
             )
 
-    def _refuse_function(self, function: object, remedy: str) -> None:
+    def _check_function(self, function: object, remedy: str) -> None:
         name = getattr(function, "__name__", repr(function))
         if not callable(function):
-            raise Misconfigured(f"the consumer {self.name} is given {name}, which is no function", remedy=remedy)
+            raise Misconfigured(f"the consumer {self.name} was given {name}, which is not a function", remedy=remedy)
         if iscoroutinefunction(function):
             raise Misconfigured(
-                f"the consumer {self.name} is given {name}, which is async: nobody would wait for it", remedy=remedy
+                f"the consumer {self.name} was given {name}, which is async: it would never be awaited", remedy=remedy
             )
 
     def __repr__(self) -> str:
         return f"Consumer({self.name!r}, {list(self.topics)})"
-
-
-def _plain(name: str) -> bool:
-    """As Kafka takes it for a group, and in the names of topics."""
-    return all(each.isalnum() or each in "._-" for each in name)

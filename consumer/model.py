@@ -1,4 +1,4 @@
-"""The values of a consumer: records as Kafka has them, messages as a handler gets them, and what it answers."""
+"""The values of a consumer: records as Kafka has them, messages as handlers get them, and the answers of handlers."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,11 +10,18 @@ from uuid import UUID
 from ferryman.message import Message
 
 Partition: TypeAlias = tuple[str, int]
-"""A topic and the number of a partition of it."""
+"""A topic and the number of one of its partitions."""
+
+
+class Position(NamedTuple):
+    """The next offset of a partition, and the id of its topic if Kafka tells it."""
+
+    offset: int
+    topic_id: str | None = None
 
 
 class Record(NamedTuple):
-    """As it stands in Kafka. Any of it may be missing, or be no text."""
+    """A record as it is in Kafka. Any part may be missing, and none has to be text."""
 
     topic: str
     partition: int
@@ -24,14 +31,14 @@ class Record(NamedTuple):
     headers: list[tuple[str, bytes | None]]
     timestamp_ms: int
     no_headers: str | None = None
-    """Why its headers could not be read; it has none then."""
+    """The reason why its headers could not be read; `headers` is empty then."""
 
     @property
     def place(self) -> Partition:
         return self.topic, self.partition
 
     def header(self, name: str) -> bytes | None:
-        """The last of this name."""
+        """Return the value of the last header with this name."""
         for known, value in reversed(self.headers):
             if known == name:
                 return value
@@ -43,7 +50,7 @@ class Record(NamedTuple):
 
 @dataclass(frozen=True)
 class Received:
-    """A message, decoded. `data` is what its schema says, or what its JSON says, or its bytes."""
+    """A decoded message. `data` is decoded by its schema, parsed from its JSON, or else its bytes."""
 
     id: UUID
     type: str
@@ -70,7 +77,7 @@ class Received:
 
 
 class Poison(NamedTuple):
-    """A record that is no message: a word for it, and what is wrong."""
+    """A record that cannot be handled, with the code and the error to reject it with."""
 
     record: Record
     id: UUID
@@ -81,7 +88,7 @@ class Poison(NamedTuple):
 
 
 class Done:
-    """It took effect; these messages tell of it."""
+    """The message took effect; `reports` are the messages that tell of it."""
 
     __slots__ = ("reports",)
 
@@ -93,7 +100,7 @@ class Done:
 
 
 class Refused:
-    """It may not take effect, and never will: why, in a code, and the messages that tell of it."""
+    """The message must never take effect; `reason` is a code, `reports` are the messages that tell of it."""
 
     __slots__ = ("reason", "reports")
 
@@ -106,7 +113,7 @@ class Refused:
 
 
 class Retry:
-    """Not now: try it again after this long. Nothing that the handler wrote stays."""
+    """The message cannot be handled now: roll back what the handler wrote, and try again after this time."""
 
     __slots__ = ("after_seconds", "reason")
 
@@ -119,3 +126,4 @@ class Retry:
 
 
 Outcome: TypeAlias = Done | Refused | Retry
+Item: TypeAlias = Received | Poison

@@ -1,3 +1,1 @@
-"""The database's schema, forward only: one chain of revisions per owner, so that services can live in databases of
-their own. `chains` knows them and checks a database's level; `upgrade` moves it.
-"""
+"""The database schema, forward only: a chain of SQL files for each owner, so that systems can have own databases."""

@@ -1,4 +1,4 @@
-"""From the journal to Kafka: lanes are claimed, read by windows, published and settled.
+"""Publishes outboxes to Kafka: the journal lane by lane, described tables row by row.
 
-`model` has the values, `store` all the SQL, `lanes` the order of the calls.
+`model` has the values, `store` all SQL, `lanes` one turn. `ferryman run relay` starts `service`.
 """

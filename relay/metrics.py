@@ -1,18 +1,23 @@
-"""What the relay counts and measures; `docs/metrics.md` is generated from here."""
+"""The metrics of the relay; `docs/metrics.md` is generated from here."""
 
 import time
 from collections import Counter as Tally
 from collections.abc import Iterable, Sequence
-from operator import itemgetter
 
-from ferryman.relay.model import Entry
+from ferryman.relay.model import Entry, created_us_of, topic_of
 from ferryman.relay.policy import Outcome, Rejected, Retry, TopicUnavailable, Unknown, Waits
 from ferryman.relay.store.backlog import Backlog
 from ferryman.runtime.metrics import Named
 
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 300, 3600)
 _SAMPLES = 32
+# Writers may name any number of topics that do not exist: so many of those that never took an entry have a label.
+_MOST_NAMED = 100
+OTHERS = "(others)"
+"""The label of all further topics."""
 
+_proven: set[str] = set()
+_named: set[str] = set()
 
 _METERS = Named("ferryman_relay_", ["source", "topic"], _SECONDS)
 _BY_SOURCE = ["source"]
@@ -46,6 +51,10 @@ WAITING = _METERS.gauge(
 )
 DEAD = _METERS.gauge("failed_entries", "Entries that are FAILED at this moment: replay or discard them.")
 
+MEASURED = _METERS.gauge(
+    "backlog_timestamp_seconds", "When the gauges of the backlog were measured last.", _BY_SOURCE
+)  # fmt: skip
+
 BREAKER_OPEN = _METERS.gauge(
     "breaker_open", "1 while a destination is not tried: `kafka`, or a topic.", ["destination"]
 )
@@ -60,39 +69,67 @@ RING_ALARMS = _METERS.gauge(
 )
 CONNECTED = _METERS.gauge("source_connected", "1 while the source's database answers.", _BY_SOURCE)
 
-_TOPIC = itemgetter(2)
+
+def breaker(destination: str, *, is_open: bool) -> str:
+    """Show the state of a destination's breaker: `kafka` always, a topic while it is not tried. Return its label."""
+    if not destination:
+        BREAKER_OPEN.labels("kafka").set(is_open)
+        return "kafka"
+    topic = _shown(destination)
+    BREAKER_OPEN.labels(topic).inc(1 if is_open else -1)
+    if not is_open and topic != OTHERS:
+        BREAKER_OPEN.remove(topic)
+    return topic
+
+
+def _shown(topic: str) -> str:
+    """Return the topic's label."""
+    if topic in _proven or topic in _named:
+        return topic
+    if len(_named - _proven) >= _MOST_NAMED:
+        return OTHERS
+    _named.add(topic)
+    return topic
 
 
 def published(source: str, entries: Sequence[Entry]) -> None:
-    """Counts what was settled, and samples how old it was."""
-    for topic, count in Tally(map(_TOPIC, entries)).items():
+    """Count published entries, and sample how old they were."""
+    for topic, count in Tally(map(topic_of, entries)).items():
         PUBLISHED.labels(source, topic).inc(count)
+        _proven.add(topic)
     now, ages = time.time(), END_TO_END.labels(source)
     for entry in entries[:: len(entries) // _SAMPLES + 1]:
-        ages.observe(max(0.0, now - entry[8] / 1_000_000))
+        ages.observe(max(0.0, now - created_us_of(entry) / 1_000_000))
 
 
 def outcomes(source: str, which: Iterable[tuple[str, Outcome]]) -> None:
-    """Counts what was tried and not delivered."""
+    """Count entries that were not delivered, by the kind of their outcome."""
     kinds = {Retry: RETRIES, Rejected: RETRIES, Waits: PARKED, TopicUnavailable: PARKED, Unknown: UNKNOWN}
     for (topic, kind), times in Tally((topic, type(outcome)) for topic, outcome in which).items():
-        kinds[kind].labels(source, topic).inc(times)
+        kinds[kind].labels(source, _shown(topic)).inc(times)
 
 
 def dead(source: str, topics: Iterable[str]) -> None:
+    """Count entries that are FAILED now."""
     for topic, times in Tally(topics).items():
-        FAILED.labels(source, topic).inc(times)
+        FAILED.labels(source, _shown(topic)).inc(times)
 
 
 def backlog(source: str, rows: Iterable[Backlog]) -> None:
-    """The gauges of one source; a topic that is gone from its backlog has none left."""
-    shown = {row.topic: row for row in rows}
-    for gauge, name in ((PENDING, "pending"), (OLDEST, "oldest_age_seconds"), (RETRYING, "retrying"),
-                        (WAITING, "parked"), (DEAD, "failed")):  # fmt: skip
+    """Set the gauges of one source; a topic that left its backlog goes to 0."""
+    MEASURED.labels(source).set_to_current_time()
+    shown: dict[str, list[Backlog]] = {}
+    for row in rows:
+        shown.setdefault(_shown(row.topic), []).append(row)
+    for gauge, name, joined in (
+        (PENDING, "pending", sum), (OLDEST, "oldest_age_seconds", max), (RETRYING, "retrying", sum),
+        (WAITING, "parked", sum), (DEAD, "failed", sum),
+    ):  # fmt: skip
         known = {
             sample.labels["topic"]
             for sample in next(iter(gauge.collect())).samples
             if sample.labels["source"] == source
         }
         for topic in known | shown.keys():
-            gauge.labels(source, topic).set(float(getattr(shown[topic], name) or 0) if topic in shown else 0)
+            values = [float(getattr(row, name) or 0) for row in shown.get(topic, [])]
+            gauge.labels(source, topic).set(joined([0.0, *values]))

@@ -4,20 +4,35 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 LANES = 8
 SEGMENTS = 8
+# So many uncommitted entries need not be looked through again and again.
+_LONG_WAY = 10_000
+
+STEPS = (
+    # a turn over new entries
+    "claim", "read", "hand over", "advance", "acknowledge", "settle", "write windows", "write cursors", "commit",
+    "report",
+    # a turn over failed and replayed entries
+    "retry", "settle retries", "commit retries",
+    # the ring
+    "rotate", "commit rotation", "lock segment", "compare", "truncate", "commit truncation",
+    # a described table
+    "claim rows", "send rows", "settle rows",
+)  # fmt: skip
+
 
 Place = tuple[str, str]
-"""A topic and a key in it: what keeps its order."""
+"""A topic and a key: entries of one place keep their order."""
 
 
 class Entry(NamedTuple):
-    """A row of the journal, in the order of the columns that `store.reading` reads.
+    """A row of the journal, in the order of the columns that `store.claims` reads.
 
-    Where there are many, a plain tuple stands for it: take its columns by number, and name them only when few are left.
-    A large payload is not read with the others: it is None here, and read when it is published.
+    Where there are many, a plain tuple stands for it: take its columns with the getters below. A large payload is not
+    read with the others: it is None here and is read when it is published.
     """
 
     position: int
@@ -40,8 +55,18 @@ class Entry(NamedTuple):
         return lane_of(self)
 
 
-place_of: Callable[[Entry], Place] = itemgetter(2, 3)
-slot_of: Callable[[Entry], int] = itemgetter(9)
+def _column(*names: str) -> Any:
+    return itemgetter(*map(Entry._fields.index, names))
+
+
+position_of: Callable[[Entry], int] = _column("position")
+topic_of: Callable[[Entry], str] = _column("topic")
+key_of: Callable[[Entry], str] = _column("key")
+place_of: Callable[[Entry], Place] = _column("topic", "key")
+topic_and_payload_of: Callable[[Entry], tuple[str, bytes | None]] = _column("topic", "payload")
+payload_of: Callable[[Entry], bytes | None] = _column("payload")
+created_us_of: Callable[[Entry], int] = _column("created_us")
+slot_of: Callable[[Entry], int] = _column("slot")
 
 
 def lane_of(entry: Entry) -> int:
@@ -58,10 +83,10 @@ class Due(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """What had become visible when it was taken: everything in the snapshot.
+    """The state of one snapshot: everything that was visible in it.
 
-    No entry that took its position up to `position_at` is of a transaction with a number from `horizon` on. A window
-    has no id and no horizon until it is written.
+    No entry that took its position up to `position_at` belongs to a transaction with a number from `horizon` on. A
+    window has no id and no horizon until it is written.
     """
 
     snapshot: str
@@ -72,7 +97,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """How far a lane is: all of `done`, and of `target` what stands up to `position`."""
+    """The point that a lane was read to: all of `done`, and of `target` everything up to `position`."""
 
     lane: int
     generation: int
@@ -84,7 +109,7 @@ class Cursor:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The lanes that one worker holds until its transaction ends, and what it has to mind in them."""
+    """The lanes that one worker holds until its transaction ends, and what it must respect in them."""
 
     cursors: Sequence[Cursor] = ()
     due: bool = False
@@ -99,7 +124,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What one read gave, and where its walk stood before."""
+    """The entries of one read, and where its walk stood before."""
 
     done: Window
     position: int
@@ -109,9 +134,9 @@ class Step:
 
 @dataclass(slots=True)
 class Walk:
-    """Lanes that are at the same place and are read together, while they are claimed.
+    """Lanes at the same place, read together while they are claimed.
 
-    It goes from `done` to `target` by position: first what was late at `done`, then what came after it; then from
+    A walk goes from `done` to `target` by position: first what was late at `done`, then what came after it; then from
     there to the next target.
     """
 
@@ -130,33 +155,28 @@ class Walk:
         return bool(self.steps)
 
     def take(self, entries: Sequence[Entry], target: Window, *, more: bool) -> None:
-        """These entries were read; when there are no more, the way to this target is done."""
-        if not entries and self.target is None:
+        """Advance over these entries; without `more`, the target is reached."""
+        if not entries and self.target is None and target.position_at - self.done.position_at <= _LONG_WAY:
             return  # nothing new: `done` may stay where it is
         self.steps.append(Step(self.done, self.position, target, entries))
         if more:
-            self.target, self.position = target, entries[-1][0]
+            self.target, self.position = target, position_of(entries[-1])
         else:
             self.done, self.target, self.position = target, None, 0
 
-    def skip_to(self, target: Window) -> None:
-        """Nothing was found up to here: the next read need not look again."""
-        self.steps.append(Step(self.done, self.position, target, ()))
-        self.done, self.target, self.position = target, None, 0
-
     def stop_before(self, unsettled: Collection[int]) -> None:
-        """Goes back to the last entry before the first of these positions."""
+        """Go back to the last entry before the first of these positions."""
         for n, step in enumerate(self.steps):
             for kept, entry in enumerate(step.entries):
-                if entry[0] in unsettled:
+                if position_of(entry) in unsettled:
                     before = step.entries[:kept]
                     self.done, self.target = step.done, step.target
-                    self.position = before[-1][0] if before else step.position
+                    self.position = position_of(before[-1]) if before else step.position
                     self.steps[n:] = [Step(step.done, step.position, step.target, before)]
                     return
 
     def new_cursors(self) -> list[Cursor]:
-        """Where each lane stands now, one generation on."""
+        """Return where each lane stands now, one generation on."""
         counts: Counter[int] = Counter()
         for step in self.steps:
             counts.update(map(slot_of, step.entries))
@@ -174,7 +194,7 @@ class Walk:
 
 
 def walks(cursors: Sequence[Cursor]) -> list[Walk]:
-    """The lanes, grouped by where they stand."""
+    """Group the lanes by where they stand."""
     places: dict[tuple[Window, Window | None, int], list[Cursor]] = {}
     for cursor in cursors:
         places.setdefault((cursor.done, cursor.target, cursor.position), []).append(cursor)

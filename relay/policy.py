@@ -1,4 +1,4 @@
-"""What is decided about an entry: outcomes as values, and pure functions from one to what comes next."""
+"""Outcomes of a delivery as values, and pure functions that decide what follows from them."""
 
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -7,60 +7,62 @@ from ferryman.runtime import codes
 from ferryman.runtime.backoff import Backoff
 from ferryman.runtime.errors import Permanent, Transient, Unreachable
 from ferryman.runtime.redaction import redact
+from ferryman.runtime.settings_outbox import OutboxRetry
+from ferryman.runtime.settings_relay import RelayRetry
 
 MOST_ERROR_CHARACTERS = 500
 PAUSED = "it is paused"
-"""Why entries wait for a topic that a person held back."""
+"""The reason that is recorded while a person holds a topic back."""
 
 
 @dataclass(frozen=True, slots=True)
-class Retry:
-    """It failed for a reason of its own, and may succeed later."""
-
+class _Undelivered:
     error: str
 
 
-@dataclass(frozen=True, slots=True)
-class Rejected:
-    """It cannot succeed as it is."""
+class Retry(_Undelivered):
+    """The entry failed for a reason of its own and may succeed later."""
 
-    error: str
+
+class Rejected(_Undelivered):
+    """The entry cannot succeed as it is."""
+
+
+class TopicUnavailable(_Undelivered):
+    """The topic refuses everything for now; the entry keeps its attempts."""
+
+
+class Unknown(_Undelivered):
+    """The entry may have arrived. It is sent again, with the same id and bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """It was not tried: it stands behind another of its key, or its topic is parked or paused."""
-
-
-@dataclass(frozen=True, slots=True)
-class TopicUnavailable:
-    """Its topic refuses everything for now: no attempt of the entry's is burned."""
-
-    error: str
-
-
-@dataclass(frozen=True, slots=True)
-class Unknown:
-    """It may have arrived. Unknown is not failed: it is sent again, with the same id and bytes."""
-
-    error: str
+    """The entry was not tried: it is behind another of its key, or its topic is parked or paused."""
 
 
 Outcome: TypeAlias = Retry | Rejected | Waits | TopicUnavailable | Unknown
-"""What became of an entry that was not simply delivered."""
+"""The result of an entry that was not simply delivered."""
 
 
 @dataclass(frozen=True, slots=True)
 class Retries:
-    """How often and how long an entry is tried before it is FAILED."""
+    """The number of attempts before an entry is FAILED, and the waits between them."""
 
     limit: int = 5
     backoff: Backoff = field(default_factory=Backoff)
 
 
+def retries_of(retry: RelayRetry | OutboxRetry) -> Retries:
+    """Return the settings as a policy. The retries of described outboxes have no jitter: SQL calculates them too."""
+    jitter = retry.jitter if isinstance(retry, RelayRetry) else 0.0
+    longest = max(retry.base_seconds, retry.cap_seconds)
+    return Retries(retry.limit, Backoff(retry.base_seconds, longest, retry.offset, jitter))
+
+
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """How an exception stands from now on; the delay is until its next attempt."""
+class ExceptionState:
+    """The status that is recorded for an entry; the delay is the time until its next attempt."""
 
     status: str
     attempts: int
@@ -68,44 +70,45 @@ class Standing:
     error: str | None = None
 
 
-def after(outcome: Outcome, attempts: int, retries: Retries, *, dice: float) -> Standing | None:
-    """How an entry with so many failed attempts stands after this outcome; None leaves it as it was."""
+def after(outcome: Outcome, attempts: int, retries: Retries, *, dice: float) -> ExceptionState | None:
+    """Return the state of an entry after this outcome, given its failed attempts so far; None changes nothing."""
     match outcome:
         case Rejected(error):
-            return Standing("FAILED", attempts + 1, error=error)
+            return ExceptionState("FAILED", attempts + 1, error=error)
         case Retry(error) if attempts + 1 >= retries.limit:
-            return Standing("FAILED", attempts + 1, error=error)
+            return ExceptionState("FAILED", attempts + 1, error=error)
         case Retry(error):
             delay = retries.backoff.delay_seconds(attempts + 1, dice=dice)
-            return Standing("RETRYING", attempts + 1, delay, error)
+            return ExceptionState("RETRYING", attempts + 1, delay, error)
         case TopicUnavailable() | Waits():
-            return Standing("PARKED", attempts)
+            return ExceptionState("PARKED", attempts)
         case Unknown():
             return None
 
 
-# Refusals of a whole topic, whatever the entry.
+# Refusals of a whole topic, whatever the entry. An invalid timestamp is this machine's clock, or the broker's.
 _OF_TOPIC = frozenset(
     {
         "UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION", "TOPIC_AUTHORIZATION_FAILED",
         "TOPIC_EXCEPTION", "LEADER_NOT_AVAILABLE", "NOT_LEADER_FOR_PARTITION", "NOT_ENOUGH_REPLICAS",
         "NOT_ENOUGH_REPLICAS_AFTER_APPEND", "INVALID_REQUIRED_ACKS", "KAFKA_STORAGE_ERROR", "POLICY_VIOLATION",
-        "UNSUPPORTED_COMPRESSION_TYPE", "UNSUPPORTED_FOR_MESSAGE_FORMAT",
+        "UNSUPPORTED_COMPRESSION_TYPE", "UNSUPPORTED_FOR_MESSAGE_FORMAT", "INVALID_TIMESTAMP",
     }
 )  # fmt: skip
 
-# What librdkafka says of entries that it gave up because of another's error.
+# librdkafka reports these for entries that it gave up because of another entry's error.
 _CONSEQUENCES = frozenset(
     {"_PURGE_QUEUE", "_PURGE_INFLIGHT", "_GAPLESS_GUARANTEE", "_FATAL", "_MSG_TIMED_OUT", "_STATE"}
 )
 
 
 def is_consequence(code: str) -> bool:
+    """Return True if librdkafka reports this code because of another entry's error."""
     return code in _CONSEQUENCES
 
 
 def judge(code: str, words: str) -> Retry | Rejected | TopicUnavailable | Unknown:
-    """What a Kafka error, by librdkafka's name for it, means for the entry it was reported of."""
+    """Return what a Kafka error, by librdkafka's name for it, means for the entry it was reported for."""
     error = stored_error(f"Kafka: {words} ({code})")
     if is_consequence(code):
         return Unknown(error)
@@ -120,6 +123,6 @@ def judge(code: str, words: str) -> Retry | Rejected | TopicUnavailable | Unknow
 
 
 def stored_error(words: str) -> str:
-    """As it may stand in the database: one line, no secret, not too long."""
+    """Return the words as the database may hold them: one line, no secret, not too long."""
     line = redact(" ".join(words.replace("\0", "").split()))
     return line if len(line) <= MOST_ERROR_CHARACTERS else line[: MOST_ERROR_CHARACTERS - 1] + "…"

@@ -1,132 +1,246 @@
-"""The relay as a service: workers for each source, in threads of one process, over one Kafka cluster."""
+"""The relay as a service: workers for each source, in threads of one process, over one Kafka cluster; and `drain`.
+
+A worker connects, takes turns, waits when nothing comes, and reconnects after an interruption.
+"""
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
+import psycopg
+import structlog
+
+from ferryman.relay import metrics
 from ferryman.relay.cluster import Cluster
-from ferryman.relay.described.service import DescribedOutbox, described
-from ferryman.relay.kafka import DEFAULTS, INSISTED
-from ferryman.relay.keeper import Keeper
-from ferryman.relay.lanes import Turn
+from ferryman.relay.described.service import DescribedOutbox, source_of
+from ferryman.relay.kafka import Publisher
+from ferryman.relay.lanes import LaneWorker, Turn
 from ferryman.relay.model import LANES
-from ferryman.relay.ring import RingKeeper, Space
-from ferryman.relay.source import Source, sources
-from ferryman.relay.store import backlog, lanes
-from ferryman.relay.topics import Topics
-from ferryman.relay.worker import Worker, tenure_of
+from ferryman.relay.ring import Housekeeper, RingKeeper
+from ferryman.relay.source import SourceDatabase, sources
+from ferryman.relay.store import backlog, claims
+from ferryman.relay.store.rebase import check_cluster
+from ferryman.relay.topics import TopicDirectory
+from ferryman.runtime.errors import FerrymanError, Misconfigured, Transient
 from ferryman.runtime.kafka import client_config
-from ferryman.runtime.life import Life
+from ferryman.runtime.life import Before, Life, no_hook
+from ferryman.runtime.logs import frames
+from ferryman.runtime.postgres import Connection
 from ferryman.runtime.settings import Settings
+from ferryman.runtime.supervised import supervise
+
+log = structlog.get_logger(__name__)
 
 _SUPERVISION_SECONDS = 0.25
+_CLUSTER_WAIT_SECONDS = 0.1
+_PROBE_SECONDS = 2.0
+# More may come soon after something came: for this long a quiet worker looks again at short intervals.
+_ALERT_SECONDS = 0.25
 
 
-class Relay:
-    """The journal's relay."""
+class ClaimLost(Transient):
+    """An error for a worker that lost its lock: another one settled its lanes."""
+
+
+@dataclass(slots=True)
+class RelayWorker:
+    """The work of one thread.
+
+    With `drained` it ends when that has nothing left, and it waits for nobody. A wrong setting that was never right
+    ends the worker only where its source is `alone`: elsewhere it would stop the others.
+    """
+
+    number: int
+    source: SourceDatabase
+    cluster: Cluster
+    producer: Mapping[str, Any]
+    stopping: threading.Event
+    alone: bool
+    before: Before
+    drained: "_DrainWatch | None" = None
+    progress_at: float = field(default_factory=time.monotonic)
+    _knows_cluster: bool = False
+    """True if the Kafka cluster was compared with the one that the connected database knows."""
+
+    def run(self) -> None:
+        """Take turns until told to stop, or finished."""
+        supervise(self.stopping, self.source.connect, self._take_turns, self._interrupted, patient=True)
+
+    def _interrupted(self, problem: FerrymanError, seconds: float) -> None:
+        if isinstance(problem, ClaimLost):
+            log.warning("claim lost to another worker", source=self.source.name)
+            self.stopping.wait(seconds)
+            return
+        never_right = isinstance(problem, Misconfigured) and not self.source.was_reached
+        if self.drained or (self.alone and never_right):
+            raise problem
+        self.source.away(problem)
+        self.stopping.wait(seconds)
+        self.progress_at = time.monotonic()
+
+    def _take_turns(self, connection: Connection, succeeded: Callable[[], None]) -> None:
+        settings = self.source.settings.relay
+        publisher = Publisher(self.producer, self.source.ce_source, lambda at: claims.payload(connection, at))
+        turns = LaneWorker(connection, publisher, self.cluster, settings, self.stopping, self.source.name, self.before)
+        busy_at = time.monotonic()
+        publisher.open()
+        self._knows_cluster = False
+        try:
+            while not self.stopping.is_set():
+                self.progress_at = now = time.monotonic()
+                if not self._may_publish(connection):
+                    continue
+                try:
+                    turn = turns.run_once()
+                except psycopg.errors.UniqueViolation as error:
+                    raise ClaimLost("another worker settled these lanes") from error
+                self.before("report")
+                self._report(turn, publisher)
+                if turn.published or turn.failed:  # a quiet turn settles nothing, and proves nothing
+                    succeeded()
+                if not turn.quiet:
+                    busy_at = now
+                    self.stopping.wait(turn.rest_seconds)
+                elif self.drained and self.drained.finished(connection):
+                    return
+                elif self.drained or now - busy_at < _ALERT_SECONDS:
+                    self.stopping.wait(max(turn.rest_seconds, settings.pause_seconds))
+                else:
+                    self.source.await_news(connection, settings.idle_seconds, self.stopping)
+        finally:
+            publisher.close()
+            metrics.LANES_HELD.labels(self.source.name, self.number).set(0)
+
+    def _may_publish(self, connection: Connection) -> bool:
+        """Return True if Kafka is there, and is the cluster that it was before; else wait a moment."""
+        if self.cluster.probe(_PROBE_SECONDS):
+            if self._knows_cluster:
+                return True
+            try:
+                here = self.cluster.topics.cluster_id(_PROBE_SECONDS)
+            except FerrymanError as error:
+                self.cluster.lost(str(error))
+            else:
+                check_cluster(connection, here)
+                self._knows_cluster = True
+                return True
+        if self.drained:
+            raise self.cluster.error()
+        self.source.served()  # as far as anything asks it
+        self.stopping.wait(_CLUSTER_WAIT_SECONDS)
+        return False
+
+    def _report(self, turn: Turn, publisher: Publisher) -> None:
+        self.source.served()
+        if self.drained:
+            self.drained.observe(turn)
+        metrics.LANES_HELD.labels(self.source.name, self.number).set(len(turn.lanes))
+        if rebuilds := publisher.take_rebuilds():
+            metrics.REBUILDS.labels(self.source.name).inc(rebuilds)
+
+
+class JournalRelay:
+    """The service that publishes the journal of each source."""
 
     name = "relay"
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, before: Before = no_hook) -> None:
         self._settings = settings
+        self._before = before
         self.sources = sources(settings)
-        self.cluster = Cluster(Topics(settings.kafka, settings.relay.compacted_topics))
+        self.cluster = Cluster(TopicDirectory(settings.kafka, settings.relay.compacted_topics))
         self._producer = client_config(settings.kafka, "relay")
-        for name, value in {**INSISTED, **DEFAULTS}.items():
-            self._producer.setdefault(name, value)
 
     def run(self, life: Life) -> None:
-        """Until it should stop: then each worker settles the batch in flight, and no lane stays locked."""
-        workers = [self.worker(source, n, life.stopping) for source in self.sources for n in self._numbers]
-        crew = _Crew(workers, life.stopping)
-        keepers = [self.keeper(source, life.stopping) for source in self.sources]
+        """Publish until told to stop: then each worker settles its batch in flight, and no lane stays locked."""
+        workers = [
+            self.worker(source, number, life.stopping)
+            for source in self.sources
+            for number in range(self._settings.relay.workers)
+        ]
+        crew = _Crew([*workers, *(self.housekeeper(source, life.stopping) for source in self.sources)], life.stopping)
         crew.start()
-        looking_after = [threading.Thread(target=keeper.run, daemon=True) for keeper in keepers]
-        for thread in looking_after:
-            thread.start()
-        while not life.wait(_SUPERVISION_SECONDS) and crew.error is None:
-            if crew.seconds_since_progress < self._settings.health.stall_seconds / 2:
+        while not life.wait(_SUPERVISION_SECONDS):
+            silent = time.monotonic() - min(worker.progress_at for worker in workers)
+            if silent < self._settings.health.stall_seconds / 2:
                 life.progress()
-            why_not = self._why_not()
-            life.ready() if why_not is None else life.not_ready(why_not)
+            broken = [f"{source.name}: {source.problem}" for source in self.sources if source.problem]
+            why_not = "; ".join(filter(None, [*broken, self.cluster.why_not()]))
+            life.not_ready(why_not) if why_not else life.ready()
         crew.join()
-        for thread in looking_after:
-            thread.join()
-        if crew.error is not None:
-            raise crew.error
 
-    def keeper(self, source: Source, stopping: threading.Event) -> Keeper:
-        ring = self._settings.relay.ring
-        space = Space(ring.rotate_seconds, ring.rotate_bytes, ring.retention_seconds, ring.key_retention_seconds)
-        return Keeper(source, RingKeeper(space), self._settings.relay.backlog_seconds, stopping)
+    def worker(
+        self, source: SourceDatabase, number: int, stopping: threading.Event, drained: "_DrainWatch | None" = None
+    ) -> RelayWorker:
+        """Return a worker that was not started."""
+        alone = len(self.sources) == 1
+        return RelayWorker(number, source, self.cluster, self._producer, stopping, alone, self._before, drained)
 
-    def worker(self, source: Source, number: int, stopping: threading.Event) -> Worker:
-        tenure = tenure_of(self._settings.relay)
-        worker = Worker(number, source, self.cluster, tenure, self._settings.relay, self._producer, stopping)
-        worker.alone = len(self.sources) == 1
-        return worker
+    def housekeeper(self, source: SourceDatabase, stopping: threading.Event) -> Housekeeper:
+        return Housekeeper(source, RingKeeper(source.settings.relay.ring, before=self._before), stopping)
 
     @property
     def described(self) -> list[DescribedOutbox]:
-        return described(self._settings, self.sources, self.cluster, self._producer)
+        """The services of the described outboxes, each in its database."""
+        outboxes = self._settings.outbox
+        where = {name: source_of(name, outbox, self.sources) for name, outbox in outboxes.items()}
+        publishers = {name: Publisher(self._producer, where[name].ce_source, lambda _: b"") for name in outboxes}
+        taken = {source.name for source in self.sources}
+        labels = {name: outbox.table if name in taken else name for name, outbox in outboxes.items()}
+        return [
+            DescribedOutbox(name, outbox, where[name], self.cluster, publishers[name], self._before, labels[name])
+            for name, outbox in outboxes.items()
+        ]
 
-    @property
-    def _numbers(self) -> range:
-        return range(self._settings.relay.workers)
 
-    def _why_not(self) -> str | None:
-        broken = [f"{source.name}: {source.problem}" for source in self.sources if source.problem]
-        away = self.cluster.why_not()
-        return "; ".join([*broken, *([away] if away else [])]) or None
-
-
-def services(settings: Settings) -> tuple[Relay | DescribedOutbox, ...]:
-    """What `ferryman run relay` runs: the journal's relay, and beside it one for each described outbox."""
-    relay = Relay(settings)
+def services(settings: Settings) -> tuple[JournalRelay | DescribedOutbox, ...]:
+    """Return what `ferryman run relay` runs: the journal's relay, and beside it a service for each described outbox."""
+    relay = JournalRelay(settings)
     return relay, *relay.described
 
 
 @dataclass(slots=True)
 class _Crew:
-    """Workers in their threads. One that fails for good stops the others."""
+    """Members in threads of their own. One that fails for good stops the others."""
 
-    workers: Sequence[Worker]
+    members: Sequence[RelayWorker | Housekeeper]
     stopping: threading.Event
-    error: BaseException | None = None
+    _error: BaseException | None = None
     _threads: list[threading.Thread] = field(default_factory=list)
 
     def start(self) -> None:
-        for worker in self.workers:
-            worker.progress_at = time.monotonic()
-            name = f"{worker.source.name}-{worker.number}"
-            self._threads.append(threading.Thread(target=self._run, args=(worker,), name=name, daemon=True))
-        for thread in self._threads:
+        for number, member in enumerate(self.members):
+            name = f"{member.source.name}-{number}"
+            thread = threading.Thread(target=self._run, args=(member,), name=name, daemon=True)
             thread.start()
+            self._threads.append(thread)
 
     def join(self, seconds: float | None = None) -> bool:
-        """Whether all have ended, within this time."""
+        """Wait for all members, at most so long. Return True if they have ended, or raise the first error of one."""
         until = None if seconds is None else time.monotonic() + seconds
         for thread in self._threads:
             thread.join(None if until is None else max(0.0, until - time.monotonic()))
-        return not any(thread.is_alive() for thread in self._threads)
+        if any(thread.is_alive() for thread in self._threads):
+            return False
+        if self._error is not None:
+            raise self._error
+        return True
 
-    @property
-    def seconds_since_progress(self) -> float:
-        """Of the worker that is furthest behind."""
-        return time.monotonic() - min(worker.progress_at for worker in self.workers)
-
-    def _run(self, worker: Worker) -> None:
+    def _run(self, member: RelayWorker | Housekeeper) -> None:
         try:
-            worker.run()
+            member.run()
         except BaseException as error:
-            self.error = self.error or error
+            if not isinstance(error, Transient | Misconfigured):  # a bug
+                log.error("crashed", source=member.source.name, error=type(error).__name__, where=frames(error))  # noqa: TRY400
+            self._error = self._error or error
             self.stopping.set()
 
 
 @dataclass(slots=True)
-class Drained:
-    """What a drain did. `waiting` is what it left: to be tried later, or behind such a one."""
+class DrainResult:
+    """The result of a drain. `waiting` entries are left: to be tried later, or behind such entries."""
 
     published: int = 0
     failed: int = 0
@@ -139,43 +253,41 @@ class Drained:
 
 
 @dataclass(slots=True)
-class _Watch:
-    """Of one source that is drained: what was done, and which lanes were found quiet since."""
+class _DrainWatch:
+    """One drained source: the lanes that were found quiet since something was last published."""
 
-    drained: Drained
+    result: DrainResult
     quiet: set[int] = field(default_factory=set)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def observe(self, turn: Turn) -> None:
         with self.lock:
-            self.drained.add(turn)
+            self.result.add(turn)
             self.quiet = self.quiet | turn.lanes if turn.quiet else set()
 
-    def finished(self, connection: lanes.Connection) -> bool:
-        return (len(self.quiet) == LANES or not self.quiet) and not lanes.peek(connection)
+    def finished(self, connection: Connection) -> bool:
+        return (len(self.quiet) == LANES or not self.quiet) and not claims.peek(connection)
 
 
-def drain(settings: Settings, stopping: threading.Event, progress: Callable[[int], None] = lambda _: None) -> Drained:
-    """Publishes what is to be published now, then returns. Raises when a database or the cluster is away."""
-    relay, began, total = Relay(settings), time.monotonic(), Drained()
+def drain(
+    settings: Settings, stopping: threading.Event, progress: Callable[[int], None] = lambda _: None
+) -> DrainResult:
+    """Publish what can be published now, then return. Raise when a database or the cluster is away."""
+    relay, began, total = JournalRelay(settings), time.monotonic(), DrainResult()
     for outbox in relay.described:
         total.waiting += outbox.drain(stopping, total.add)
-    workers = []
-    for source in relay.sources:
-        watch = _Watch(total)
-        for number in range(settings.relay.workers):
-            worker = relay.worker(source, number, stopping)
-            worker.observe, worker.finished, worker.give_up = watch.observe, watch.finished, True
-            workers.append(worker)
+    workers = [
+        relay.worker(source, number, stopping, watch)
+        for source, watch in [(source, _DrainWatch(total)) for source in relay.sources]
+        for number in range(settings.relay.workers)
+    ]
     crew = _Crew(workers, stopping)
     crew.start()
     while not crew.join(_SUPERVISION_SECONDS):
         progress(total.published)
-    if crew.error is not None:
-        raise crew.error
     for source in relay.sources:
         with source.connect() as connection:
-            relay.keeper(source, stopping).run_once(connection)
+            relay.housekeeper(source, stopping).run_once(connection)
             total.waiting += backlog.waiting(connection)
     total.seconds = time.monotonic() - began
     return total

@@ -1,1 +1,1 @@
-"""Sagas: machines of states as data, results applied once, timeouts that are kept, commands in the same transaction."""
+"""Sagas: state machines as data, results applied once, timeouts kept, and commands sent in the same transaction."""

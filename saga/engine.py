@@ -1,23 +1,23 @@
-"""Sagas of one machine: results and timeouts move them, each once, in one transaction with the messages that follow."""
+"""The engine of sagas: results and timeouts move each saga once, in one transaction with the messages that follow."""
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple
 
+from ferryman.consumer.kafka.consumer_topics import retry_topic
 from ferryman.consumer.model import Done, Outcome, Received, Refused
-from ferryman.consumer.retries import retry_topic
 from ferryman.message import Message
 from ferryman.outbox import append_many
 from ferryman.runtime.errors import Misconfigured, Transient
-from ferryman.saga import metrics, telling
+from ferryman.runtime.postgres import Connection
+from ferryman.saga import metrics
 from ferryman.saga.machine import Machine
-from ferryman.saga.model import Key, Move, RowT, Stray
-from ferryman.saga.store import Connection, Kept, Moved, Store
+from ferryman.saga.moves import Key, Move, RowT, Stray
+from ferryman.saga.store import Moved, SagaStore
 
 
-class Source(NamedTuple):
-    """Where results come from, and the consumer that reads them."""
+class ResultSource(NamedTuple):
+    """A topic that results come from, and the consumer that reads it."""
 
     consumer: str
     topic: str
@@ -25,26 +25,27 @@ class Source(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """From where each type of results is believed, and of which saga one is.
+    """The source from which each type of result is believed, and the saga that a result belongs to.
 
-    Who may write to one topic has no word on what another brings; what is requeued comes by the consumer's own. Topics
-    of different writers need consumers of their own: a consumer knows a message by its id alone, so that one of them
-    could use up the ids of another's.
+    A writer of one topic must not decide about the results of another; requeued results come by the consumer's retry
+    topic. Topics with different writers need different consumers: a consumer knows a message by its id alone, so one
+    writer could use up the ids of another.
     """
 
-    sources: Mapping[str, Source]
+    sources: Mapping[str, ResultSource]
     of: Callable[[Received], Key]
 
     def believes(self, result: Received) -> bool:
+        """Return True if the result came from the source of its type."""
         source = self.sources.get(result.type)
         return source is not None and result.topic in (source.topic, retry_topic(source.topic, source.consumer))
 
 
 class Sagas(Generic[RowT]):
-    """What a service writes of its saga: the machine, its row, where results come from, and two pure rules.
+    """A saga as a service declares it: the machine, its row, the sources of results, and two pure rules.
 
-    `on_result` and `on_due` are given the saga as it stands, and answer with what becomes of it; they know no database
-    and no clock. A result may come twice, late, or for nothing: whatever is no `Move` is a `Stray`.
+    `on_result` and `on_due` get the current row and return what becomes of it; they know no database and no clock. A
+    result may come twice, late or unasked: what does not lead to a `Move` is a `Stray`.
     """
 
     def __init__(
@@ -55,29 +56,43 @@ class Sagas(Generic[RowT]):
         *,
         on_result: Callable[[RowT, Received], Move | Stray],
         on_due: Callable[[RowT], Move],
+        participants: Mapping[str, str] | None = None,
     ) -> None:
+        """`participants` names, by topic of commands, the consumer group that must read them for time to count."""
+        columns: tuple[str, ...] = getattr(row, "_fields", ())
+        if not {"state", "attempt", "reason"} <= set(columns):
+            raise Misconfigured(
+                f"{row.__name__} is not a row of a saga",
+                remedy="give a NamedTuple with `state`, `attempt` and `reason`",
+            )
         self.machine = machine
-        self.store = Store(machine, columns_of(row))
+        self.store = SagaStore(machine, columns)
         self._row = row
         self._results = results
         self._on_result = on_result
         self._on_due = on_due
+        self.participants = dict(participants or {})
         metrics.begin(machine.name)
 
+    @property
+    def listeners(self) -> list[ResultSource]:
+        """The groups, each with its topic, that must have read everything for the sagas' time to count."""
+        participants = [ResultSource(group, topic) for topic, group in self.participants.items()]
+        return [*dict.fromkeys(self._results.sources.values()), *participants]
+
     def apply(self, db: Connection, results: Sequence[Received]) -> list[Outcome]:
-        """A batch of results, in their order: the outcome of each. What `handles_batch` wants."""
-        known = self._rows(self.store.lock(db, list({self._results.of(each) for each in results})))
-        work = _Work(self.machine, known)
-        strays: list[Kept] = []
+        """Apply a batch of results in their order, and return their outcomes: a handler for `handles_batch`."""
+        work = self._work(self.store.lock(db, list({self._results.of(each) for each in results})))
+        strays: list[tuple[Key, Received, Stray]] = []
         outcomes: list[Outcome] = []
         for result in results:
             key = self._results.of(result)
-            answer = self._answer(known.get(key), result)
+            answer = self._answer(work.known.get(key), result)
             if isinstance(answer, Move):
                 outcomes.append(Applied(work.move(key, answer)))
             else:
                 work.messages += answer.messages
-                strays.append(Kept(result.id, key, answer.why, result.type, _plain(result.data)))
+                strays.append((key, result, answer))
                 outcomes.append(Refused(answer.why))
         self._write(db, work)
         if strays:
@@ -85,39 +100,34 @@ class Sagas(Generic[RowT]):
         return outcomes
 
     def tell(self, handled: Sequence[tuple[Received, Done | Refused]]) -> None:
-        """Counts what a batch did, once that is committed. What `after_commit` wants."""
+        """Count what a committed batch did: a callback for `after_commit`."""
         outcomes = [outcome for _, outcome in handled]
-        telling.moved(self.machine, [each.moved for each in outcomes if isinstance(each, Applied)])
-        metrics.strays(self.machine.name, [each.reason for each in outcomes if isinstance(each, Refused)])
+        metrics.report_moves(self.machine, [each.moved for each in outcomes if isinstance(each, Applied)])
+        metrics.count_strays(self.machine.name, [each.reason for each in outcomes if isinstance(each, Refused)])
 
     def tell_due(self, moved: Sequence[Moved]) -> None:
-        """As `tell`, of what `due` did."""
+        """Count committed moves of `due`."""
         metrics.TIMEOUTS.labels(self.machine.name).inc(len(moved))
-        telling.moved(self.machine, moved)
+        metrics.report_moves(self.machine, moved)
 
     def due(self, db: Connection, most: int = 500) -> list[Moved]:
-        """Moves those whose time has come, in the caller's transaction; `tell_due` is told when that is committed."""
-        return self._move_due(db, self.store.due(db, most))
+        """Move sagas that are due, in the caller's transaction; pass the moves to `tell_due` once it is committed."""
+        return self.move_due(db, self.store.due(db, most))
 
-    def due_one(self, db: Connection, key: Key) -> list[Moved]:
-        """As `due`, of this one."""
-        return self._move_due(db, self.store.due_one(db, key))
-
-    def _move_due(self, db: Connection, rows: Sequence[tuple[Any, ...]]) -> list[Moved]:
-        known = self._rows(rows)
-        work = _Work(self.machine, known)
-        moved = [work.move(key, self._on_due(saga)) for key, saga in list(known.items())]
+    def move_due(self, db: Connection, rows: Sequence[tuple[Any, ...]]) -> list[Moved]:
+        """Move the sagas of these rows, which `store.due` has locked."""
+        work = self._work(rows)
+        moved = [work.move(key, self._on_due(saga)) for key, saga in list(work.known.items())]
         self._write(db, work)
         return moved
 
     def act(self, db: Connection, keys: Sequence[Key], rule: Callable[[RowT], Move | None]) -> int:
-        """Moves those of these sagas that the rule gives a move, in the caller's transaction; how many."""
-        known = self._rows(self.store.lock(db, list(keys)))
-        work = _Work(self.machine, known)
-        moves = {key: move for key, saga in known.items() if (move := rule(saga))}
+        """Move the sagas for which the rule returns a move, in the caller's transaction. Return their number."""
+        work = self._work(self.store.lock(db, list(keys)))
+        moves = {key: move for key, saga in work.known.items() if (move := rule(saga))}
         moved = [work.move(key, move) for key, move in moves.items()]
         self._write(db, work)
-        telling.moved(self.machine, moved)
+        metrics.report_moves(self.machine, moved)
         return len(moves)
 
     def _answer(self, saga: RowT | None, result: Received) -> Move | Stray:
@@ -125,21 +135,21 @@ class Sagas(Generic[RowT]):
             return Stray("UNKNOWN")
         return self._on_result(saga, result) if self._results.believes(result) else Stray("FORGED")
 
-    def _rows(self, rows: Sequence[tuple[Any, ...]]) -> dict[Key, RowT]:
+    def _work(self, rows: Sequence[tuple[Any, ...]]) -> "_Work[RowT]":
         make: Any = self._row
-        return {row[0]: make(*row) for row in rows}
+        return _Work(self.machine, {row[0]: make(*row) for row in rows})
 
     def _write(self, db: Connection, work: "_Work[RowT]") -> None:
-        """A round for each step of a saga that made several: each is a transition that its table's guards see."""
+        """Write the moves in rounds, one step of each saga a round: the table's guards must see every transition."""
         for moved in work.rounds:
-            if self.store.move(db, moved) != len(moved):
-                raise Transient(f"a saga of {self.machine.name} was moved by another process meanwhile")
+            if self.store.move(db, list(moved.values())) != len(moved):
+                raise Transient(f"a saga of {self.machine.name} was moved by another process in the meantime")
         if work.messages:
             append_many(db, work.messages)
 
 
 class Applied(Done):
-    """With the step that it made."""
+    """The outcome of a result that moved its saga, with the move."""
 
     __slots__ = ("moved",)
 
@@ -149,43 +159,31 @@ class Applied(Done):
 
 
 class _Work(Generic[RowT]):
-    """What a batch comes to."""
+    """The moves and messages of one batch."""
 
     def __init__(self, machine: Machine, known: dict[Key, RowT]) -> None:
-        self.rounds: list[list[Moved]] = []
+        self.known = known
+        self.rounds: list[dict[Key, Moved]] = []
         self.messages: list[Message] = []
         self._machine = machine
-        self._known = known
         self._steps: dict[Key, int] = {}
 
     def move(self, key: Key, move: Move) -> Moved:
-        saga: Any = self._known[key]
+        saga: Any = self.known[key]
         if not self._machine.may(saga.state, move.state):
-            raise ValueError(f"a rule of {self._machine.name} leads from {saga.state} to {move.state}: no such way")
-        step = self._steps.get(key, 0)
-        self._steps[key] = step + 1
-        if step == len(self.rounds):
-            self.rounds.append([])
+            raise ValueError(
+                f"a rule of {self._machine.name} leads from {saga.state} to {move.state}: there is no such transition"
+            )
         moved = Moved(key, saga.state, move.state, move.attempt, move.reason, move.due_seconds)
-        self.rounds[step].append(moved)
+        step = self._steps.get(key, 0)
+        if step and move.state == saga.state:
+            last = self.rounds[step - 1]
+            last[key] = moved._replace(before=last[key].before)  # no guard looks at a saga that stays
+        else:
+            self._steps[key] = step + 1
+            if step == len(self.rounds):
+                self.rounds.append({})
+            self.rounds[step][key] = moved
         self.messages += move.messages
-        self._known[key] = saga._replace(state=move.state, attempt=move.attempt, reason=move.reason)
+        self.known[key] = saga._replace(state=move.state, attempt=move.attempt, reason=move.reason)
         return moved
-
-
-def columns_of(row: type[tuple[Any, ...]]) -> tuple[str, ...]:
-    """Of a NamedTuple: its fields."""
-    found: tuple[str, ...] = getattr(row, "_fields", ())
-    if not {"state", "attempt", "reason"} <= set(found):
-        raise Misconfigured(
-            f"{row.__name__} is no row of a saga", remedy="a NamedTuple with `state`, `attempt` and `reason`"
-        )
-    return found
-
-
-def _plain(data: Any) -> dict[str, Any]:
-    """As JSON has it, for people to read."""
-    if isinstance(data, bytes):
-        return {"bytes": len(data)}
-    said: dict[str, Any] = json.loads(json.dumps(data, default=str))
-    return said

@@ -1,4 +1,4 @@
-"""The catalogue that this process writes and reads by: chosen once, when it starts."""
+"""The catalogue that this process writes and reads by, chosen once when it starts."""
 
 import os
 from collections.abc import Mapping
@@ -19,33 +19,34 @@ def use_schemas(
     cache: str | os.PathLike[str] | None = None,
     properties: Mapping[str, str] | None = None,
 ) -> "Codecs":
-    """From now on, what is appended is checked against this catalogue: its topics and types, and no others' bytes.
+    """Choose the catalogue that this process's messages are checked against, and return its codecs.
 
-    `path` is the folder of the catalogue; without one it is Ferryman's own. `registry_url` names the registry that has
-    the ids of its schemas; without one they follow from the schemas themselves. What `ferryman run` runs has both from
-    its settings.
+    `path` is the folder of the catalogue; without it, Ferryman's own is used, for Ferryman's own services.
+    `registry_url` names the registry that assigns the ids of schemas; without it, ids follow from the schemas
+    themselves. Types and topics that are not in the catalogue are not checked. `ferryman run` calls this with its
+    settings.
     """
     from ferryman.schemas import OURS
     from ferryman.schemas.catalogue import load
     from ferryman.schemas.codec import Codecs
-    from ferryman.schemas.registry.opening import open_registry
+    from ferryman.schemas.registry import SchemaSource, open_registry
+    from ferryman.schemas.registry.local import CatalogueRegistry
 
     global _codecs
-    catalogue = load(Path(path) if path is not None else OURS)
-    registry = open_registry(
-        registry_url, catalogue, timeout_seconds=timeout_seconds, cache=Path(cache) if cache else None,
-        properties=properties,
-    )  # fmt: skip
+    catalogue = load(OURS if path is None else Path(path))
+    registry: SchemaSource = CatalogueRegistry(catalogue)
+    if registry_url is not None:
+        registry = open_registry(registry_url, timeout_seconds=timeout_seconds, cache=cache, properties=properties)
     _codecs = Codecs(catalogue, registry)
     return _codecs
 
 
 def codecs() -> "Codecs | None":
-    """None where no catalogue was chosen: then every message is carried as it is."""
+    """Return the codecs of the chosen catalogue, or None: then every message is carried as it is."""
     return _codecs
 
 
 def forget() -> None:
-    """As if none had been chosen: for tests."""
+    """Forget the chosen catalogue, for tests."""
     global _codecs
     _codecs = None

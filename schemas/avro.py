@@ -1,4 +1,4 @@
-"""Avro schemas as they are read: parsed once, with full names, or refused with a reason."""
+"""Avro schemas: parsed once, with full names, or refused with a reason."""
 
 import json
 import re
@@ -16,7 +16,7 @@ PRIMITIVES = frozenset({"null", "boolean", "int", "long", "float", "double", "by
 
 
 class BadSchema(Exception):
-    """It is no Avro schema: its words say why."""
+    """The text is not a valid Avro schema of a message."""
 
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -24,13 +24,16 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 @lru_cache(maxsize=1024)
 def parse(text: str) -> Schema:
-    """The schema of a message, a record, that a text says."""
+    """Return the schema of a message, which is a record."""
     parsed = _parsed(text)
     if not isinstance(parsed, dict) or parsed["type"] != "record":
         raise BadSchema("it is not a record")
-    for name in _all_names(parsed):
-        if not _NAME.fullmatch(name):
-            raise BadSchema(f"{name!r} is no name: letters, digits and underscores, and no digit first")
+    for _, definition in walk(parsed):
+        own = definition["name"].split(".") if "name" in definition else []
+        inside = [field["name"] for field in definition.get("fields", ())]
+        for name in (*own, *definition.get("symbols", ()), *inside):
+            if not _NAME.fullmatch(name):
+                raise BadSchema(f"{name!r} is not a valid name: use letters, digits and underscores, no digit first")
     return parsed
 
 
@@ -52,59 +55,80 @@ def _parsed(text: str) -> Any:
         raise BadSchema(f"it lacks what a schema needs: {type(error).__name__} {error}") from error
 
 
-def plain(text: str) -> str:
-    """The schema in one form, whatever its spaces and the order of its attributes: to tell whether two are the same."""
+def canonical(text: str) -> str:
+    """Return the schema in one form, whatever its spaces and the order of its attributes."""
     return json.dumps(json.loads(text), separators=(",", ":"), sort_keys=True, ensure_ascii=False)
 
 
+def same(one: str, other: str) -> bool:
+    """Return True if two texts are the same schema."""
+    return canonical(one) == canonical(other)
+
+
 def names(schema: Schema) -> dict[str, Schema]:
-    """The types it defines, by full name."""
+    """Return the named types that the schema defines, by full name."""
     found: dict[str, Schema] = schema.get("__named_schemas", {})
     return found
 
 
 def kind(node: Node) -> str:
-    """`record`, `enum`, `union`, `long`, ...; of a named type that is defined elsewhere, its name."""
+    """Return `record`, `enum`, `union`, `long`, ...; the name of a named type that is defined elsewhere."""
     if isinstance(node, list):
         return "union"
-    return node if isinstance(node, str) else kind(node["type"]) if isinstance(node["type"], dict) else node["type"]
+    return node if isinstance(node, str) else kind(node["type"])
 
 
-def resolved(node: Node, known: dict[str, Schema]) -> Node:
-    """The definition behind a name."""
+def besides_null(union: list[Node]) -> list[Node]:
+    """Return the branches of a union that are not null."""
+    return [branch for branch in union if kind(branch) != "null"]
+
+
+def resolved(node: Node, known: dict[str, Schema]) -> list[Node] | Schema:
+    """Return the union or the definition that a name, a primitive or a nested type stands for."""
     while True:
-        if isinstance(node, dict) and isinstance(node["type"], (dict, list)):
+        if isinstance(node, list):
+            return node
+        if isinstance(node, str):
+            node = {"type": node} if node in PRIMITIVES else known[node]
+        elif isinstance(node["type"], dict | list):
             node = node["type"]
-        elif isinstance(node, str) and node not in PRIMITIVES:
-            node = known[node]
         else:
             return node
 
 
-def walk(schema: Schema) -> Iterator[tuple[str, Schema]]:
-    """Every definition in it with its path, itself first."""
-    yield from _walk(schema, schema["name"].rpartition(".")[2])
+def below(path: str, name: str) -> str:
+    """Return the path of a field in the record at `path`; the path of a message is empty."""
+    return f"{path}.{name}" if path else name
 
 
-def _all_names(schema: Schema) -> Iterator[str]:
-    for _, definition in walk(schema):
-        if "name" in definition:
-            yield from definition["name"].split(".")
-        yield from definition.get("symbols", ())
-        yield from (field["name"] for field in definition.get("fields", ()))
+def walk(node: Node, path: str = "") -> Iterator[tuple[str, Schema]]:
+    """Yield every definition with its path, a record before the types of its fields."""
+    for at, definition in _defined(node, path):
+        yield at, definition
+        for field in definition.get("fields", ()):
+            yield from walk(field["type"], below(at, field["name"]))
 
 
-def _walk(node: Node, path: str) -> Iterator[tuple[str, Schema]]:
+def fields(record: Schema, path: str = "") -> Iterator[tuple[str, Schema]]:
+    """Yield every field with its path, those of an inner record after the field that defines it."""
+    for field in record["fields"]:
+        at = below(path, field["name"])
+        yield at, field
+        for inner, definition in _defined(field["type"], at):
+            if "fields" in definition:
+                yield from fields(definition, inner)
+
+
+def _defined(node: Node, path: str) -> Iterator[tuple[str, Schema]]:
+    """Yield the definitions in a type, without those in fields. Several records in a union are told apart by name."""
     if isinstance(node, list):
+        several = sum(kind(branch) == "record" for branch in node) > 1
         for branch in node:
-            yield from _walk(branch, path)
+            named = several and isinstance(branch, dict) and kind(branch) == "record"
+            yield from _defined(branch, f"{path}({branch['name'].rpartition('.')[2]})" if named else path)
+    elif isinstance(node, dict) and isinstance(node["type"], dict | list):
+        yield from _defined(node["type"], path)
     elif isinstance(node, dict):
-        if isinstance(node["type"], (dict, list)):
-            yield from _walk(node["type"], path)
-            return
         yield path, node
-        for field in node.get("fields", ()):
-            yield from _walk(field["type"], f"{path}.{field['name']}")
-        for inner in ("items", "values"):
-            if inner in node:
-                yield from _walk(node[inner], f"{path}[]")
+        for inner in {"items", "values"} & node.keys():
+            yield from _defined(node[inner], f"{path}[]")

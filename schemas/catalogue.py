@@ -1,31 +1,32 @@
-"""The catalogue: which topics there are, which types travel in them, and what is promised about each."""
+"""The catalogue: the topics, the types of messages in them, and what is promised about each."""
 
 import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from ferryman.runtime.errors import Misconfigured
-from ferryman.schemas import avro, natural
+from ferryman.schemas import avro, json_form
 
 FILE = "catalogue.toml"
-AVRO = "application/avro"
-JSON = "application/json"
+AVRO: Final = "application/avro"
+JSON: Final = "application/json"
 
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _TYPE = re.compile(r"[a-z0-9]+(?:[._-][a-z0-9]+)*")
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+_STRICT = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
 
-class _Topic(_Part):
+@pydantic_dataclass(frozen=True, kw_only=True, config=_STRICT)
+class _TopicEntry:
     owner: str
     text: str
     key: str
@@ -34,62 +35,47 @@ class _Topic(_Part):
     partitions: int = Field(6, ge=1, le=10_000)
     retention_hours: float = Field(168, gt=0)
     max_message_bytes: int = Field(1_048_588, ge=1_024)
-    replay: str = "The owner can publish entries of the last day once more, with header x-replay and the same ce_id."
+    replay: str = "The owner can publish entries of the last day again, with the header x-replay and the same ce_id."
     deprecated: str | None = None
 
 
-class _Type(_Part):
+@pydantic_dataclass(frozen=True, kw_only=True, config=_STRICT)
+class _TypeEntry:
     topic: str
     kind: Literal["command", "result", "event"]
     version: int = Field(1, ge=1)
     content_type: Literal["application/avro", "application/json"] = "application/avro"
     pii: Literal["none", "personal", "secret"] = "none"
     deprecated: str | None = None
-    samples: list[dict[str, Any]] = Field(min_length=1)
+    samples: list[dict[str, Any]] = Field(min_length=1, repr=False)
 
 
-class _File(_Part):
+@pydantic_dataclass(frozen=True, kw_only=True, config=_STRICT)
+class _File:
     title: str
     text: str
-    topics: dict[str, _Topic]
-    types: dict[str, _Type]
+    topics: dict[str, _TopicEntry]
+    types: dict[str, _TypeEntry]
 
 
-@dataclass(frozen=True)
-class Topic:
-    """What is promised about a topic."""
+@pydantic_dataclass(frozen=True, kw_only=True, config=_STRICT)
+class CatalogueTopic(_TopicEntry):
+    """A topic of the catalogue, and what is promised about it."""
 
     name: str
-    owner: str
-    text: str
-    key: str
-    order: str
-    duplicates: str
-    partitions: int
-    retention_hours: float
-    max_message_bytes: int
-    replay: str
-    deprecated: str | None
 
     @property
     def retention_ms(self) -> int:
         return round(self.retention_hours * 3_600_000)
 
 
-@dataclass(frozen=True)
-class Type:
-    """A kind of message, its schema as it is now, and samples of it as JSON says them."""
+@pydantic_dataclass(frozen=True, kw_only=True, config=_STRICT)
+class Type(_TypeEntry):
+    """A type of message, with its current schema and samples of it in their JSON form."""
 
     name: str
-    topic: str
-    kind: str
-    version: int
-    content_type: str
-    pii: str
-    deprecated: str | None
-    samples: Sequence[Mapping[str, Any]] = field(repr=False)
-    text: str = field(repr=False)
-    """The schema as its file has it."""
+    text: str = Field(repr=False)
+    """The text of the schema's file."""
 
     @cached_property
     def schema(self) -> avro.Schema:
@@ -97,43 +83,39 @@ class Type:
 
     @property
     def subject(self) -> str:
-        """Under which the registry has it: the record's full name, because a topic holds several types."""
+        """The name that the registry has it under: the record's full name, because a topic holds several types."""
         return str(self.schema["name"])
 
     @property
     def json_samples(self) -> list[Any]:
-        """All of them, with every field."""
-        return [natural.write(self.schema, natural.read(self.schema, each)) for each in self.samples]
+        """The samples with every field."""
+        return [json_form.to_json(self.schema, json_form.from_json(self.schema, each)) for each in self.samples]
 
     @property
     def shows_values(self) -> bool:
-        """Whether an error may say what a value was."""
+        """True if an error may show a value."""
         return self.pii == "none"
 
 
 @dataclass(frozen=True)
 class Catalogue:
-    """What one folder says."""
+    """The catalogue of one folder."""
 
     folder: Path
     title: str
     text: str
-    topics: Mapping[str, Topic]
+    topics: Mapping[str, CatalogueTopic]
     types: Mapping[str, Type]
 
     def of_topic(self, topic: str) -> list[Type]:
         return [each for each in self.types.values() if each.topic == topic]
 
-    @cached_property
-    def by_subject(self) -> Mapping[str, Type]:
-        return {each.subject: each for each in self.types.values()}
-
 
 def load(folder: Path) -> Catalogue:
-    """Reads a catalogue whole, or says what is wrong with it, and where."""
+    """Return the whole catalogue of a folder, or raise `Misconfigured` with what is wrong and where."""
     file = folder / FILE
     try:
-        read = _File.model_validate(tomllib.loads(file.read_text(encoding="utf-8")))
+        read = TypeAdapter(_File).validate_python(tomllib.loads(file.read_text(encoding="utf-8")))
     except FileNotFoundError as error:
         raise _wrong(file, "it does not exist", f"make it, or name the folder that holds a {FILE}") from error
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
@@ -142,7 +124,7 @@ def load(folder: Path) -> Catalogue:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
         raise _wrong(file, f"{where}: {first['msg']}", "correct the entry") from error
-    topics = {name: Topic(name=name, **dict(each)) for name, each in read.topics.items()}
+    topics = {name: CatalogueTopic(name=name, **vars(each)) for name, each in read.topics.items()}
     types = {name: _type(folder, name, each) for name, each in read.types.items()}
     catalogue = Catalogue(folder, read.title, read.text, topics, types)
     for problem in _problems(catalogue):
@@ -150,24 +132,21 @@ def load(folder: Path) -> Catalogue:
     return catalogue
 
 
-def avsc(folder: Path, name: str) -> Path:
-    """Where the schema of a type stands."""
-    return folder / "avro" / f"{name}.avsc"
-
-
-def _type(folder: Path, name: str, read: _Type) -> Type:
+def _type(folder: Path, name: str, read: _TypeEntry) -> Type:
     if not _TYPE.fullmatch(name):
-        raise _wrong(folder / FILE, f"type {name!r} is no name", "use lower case words, joined by . _ or -")
-    file = avsc(folder, name)
+        raise _wrong(
+            folder / FILE, f"{name!r} is not a valid name for a type", "use lower case words, joined by . _ or -"
+        )
+    file = folder / "avro" / f"{name}.avsc"
     try:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise _wrong(file, f"the schema of {name} cannot be read: {error}", "put it there") from error
-    made = Type(name=name, **dict(read), text=text)
+    made = Type(name=name, text=text, **vars(read))
     try:
         _ = made.schema
     except avro.BadSchema as error:
-        raise _wrong(file, f"it is no Avro schema: {error}", "correct it") from error
+        raise _wrong(file, f"it is not a valid Avro schema: {error}", "correct it") from error
     return made
 
 
@@ -181,7 +160,7 @@ def _problems(catalogue: Catalogue) -> Iterator[str]:
         yield from _misfits(each)
     for name, topic in catalogue.topics.items():
         if not _TOPIC.fullmatch(name) or name in {".", ".."}:
-            yield f"topic {name!r} is no name that Kafka takes: letters, digits, . _ - and at most 249 of them"
+            yield f"Kafka does not take {name!r} as a topic's name: use at most 249 letters, digits, dots, _ and -"
         if not catalogue.of_topic(name) and topic.deprecated is None:
             yield f"topic {name} has no types"
 
@@ -189,8 +168,8 @@ def _problems(catalogue: Catalogue) -> Iterator[str]:
 def _misfits(kind: Type) -> Iterator[str]:
     for n, sample in enumerate(kind.samples, 1):
         try:
-            natural.read(kind.schema, sample)
-        except natural.Misfit as error:
+            json_form.from_json(kind.schema, sample)
+        except json_form.Misfit as error:
             yield f"sample {n} of type {kind.name} does not fit its schema: {error}"
 
 

@@ -1,4 +1,4 @@
-"""The headers of every record: CloudEvents 1.0 in binary mode, as Kafka's binding of it says, and two beside it."""
+"""The headers of every record: CloudEvents 1.0 in binary mode, by its Kafka binding, and two more."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,7 +12,7 @@ CONTENT_TYPE = "content-type"
 TRACEPARENT = "traceparent"
 REPLAY = "x-replay"
 
-# Of what was requeued, in the topics of one consumer's own: where it came from, and what another writer's were.
+# Only on requeued messages, in a consumer's own topics: the original place, and the headers of another writer.
 REQUEUED_FROM = "x-requeued-from"
 ORIGINAL = "x-original-"
 
@@ -22,26 +22,26 @@ OCTETS = "application/octet-stream"
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """One of them, as its reader needs to know it. Its value is text in UTF-8."""
+    """A header, for the docs of its readers. Its value is text in UTF-8."""
 
     name: str
     text: str
     when: str = "always"
     form: dict[str, Any] = field(default_factory=dict)
-    """What JSON Schema says of the text."""
+    """The JSON Schema of the text."""
 
 
 HEADERS = (
     Header(SPECVERSION, f"The version of CloudEvents: {CLOUDEVENTS}.", form={"const": CLOUDEVENTS}),
-    Header(ID, "The message's id, a uuid. A duplicate has the same one.", form={"format": "uuid"}),
+    Header(ID, "The message's id, a uuid. A duplicate has the same id.", form={"format": "uuid"}),
     Header(
         SOURCE,
-        "The outbox it was written to: / and its database's name, unless its owner calls it otherwise.",
+        "The outbox it was written to: / and the database's name, unless its owner chose another name.",
         form={"format": "uri-reference"},
     ),
-    Header(TYPE, "The message's type: it says which schema is meant."),
-    Header(TIME, "When it was written, RFC 3339 in UTC. It says nothing about order.", form={"format": "date-time"}),
+    Header(TYPE, "The message's type; each type has a schema."),
+    Header(TIME, "The time of writing, RFC 3339 in UTC. It says nothing about order.", form={"format": "date-time"}),
     Header(CONTENT_TYPE, "The format of the value."),
-    Header(TRACEPARENT, "The writer's trace, as W3C Trace Context says it.", "when the writer had one"),
-    Header(REPLAY, "The number of the replay that published it once more.", "on replays", {"pattern": "^[0-9]+$"}),
+    Header(TRACEPARENT, "The writer's trace context, in the W3C format.", "if the writer had one"),
+    Header(REPLAY, "The number of the replay that published it again.", "on replays", {"pattern": "^[0-9]+$"}),
 )

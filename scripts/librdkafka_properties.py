@@ -1,4 +1,4 @@
-"""Writes the names of all properties of the installed librdkafka: run it after confluent-kafka was upgraded.
+"""Print the names of all properties of the installed librdkafka: run it after upgrading confluent-kafka.
 
 .venv/bin/python scripts/librdkafka_properties.py > src/ferryman/runtime/librdkafka_properties.txt
 """
@@ -17,7 +17,7 @@ def main() -> None:
 
 
 def property_names() -> list[str]:
-    """The first column of the table that librdkafka prints of itself."""
+    """Return the first column of the table of properties that librdkafka prints."""
     rows = (re.match(r"([a-z][a-z0-9._]+) +\|", line) for line in _table().splitlines())
     return sorted({row[1] for row in rows if row} - {"builtin.features"})
 

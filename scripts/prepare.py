@@ -1,7 +1,7 @@
-"""Prepares .venv from requirements.lock: needs only Python >= 3.11, works offline once its wheels are cached.
+"""Prepare .venv from requirements.lock. This needs only Python 3.11 or newer, and works offline after the first time.
 
-The wheels of the lock are downloaded once by pip (so the machine's own pip settings count) into a folder of the user's
-cache, named after the lock; every later clone installs from there, without a network.
+pip downloads the wheels of the lock once, by the machine's own pip settings, into a folder of the user's cache that is
+named after the lock. Every later clone installs from there without a network.
 """
 
 import hashlib
@@ -40,14 +40,14 @@ def main() -> None:
 
 
 def wheels_folder() -> Path:
-    """One for each lock, Python and kind of machine."""
+    """Return the folder for this lock, this Python and this kind of machine."""
     lock = hashlib.sha256(LOCK.read_bytes()).hexdigest()[:16]
     version = f"py{sys.version_info[0]}{sys.version_info[1]}"
     return CACHE / "wheels" / f"{lock}-{version}-{sys.platform}-{platform.machine()}"
 
 
 def wheelhouse(python: Path) -> Path:
-    """Every wheel of the lock, in a folder that appears complete or not at all."""
+    """Return a folder with every wheel of the lock. It appears complete or not at all."""
     wheels = wheels_folder()
     if wheels.is_dir():
         return wheels
@@ -62,7 +62,7 @@ def wheelhouse(python: Path) -> Path:
         try:
             new.rename(wheels)
         except OSError:
-            if not wheels.is_dir():  # another clone was first: its folder is as good
+            if not wheels.is_dir():  # another clone was first, and its folder is as good
                 raise
     return wheels
 
@@ -77,7 +77,7 @@ def make_venv() -> Path:
 
 
 def run(*command: str | Path) -> None:
-    """Runs one step; its own output explains a failure better than a traceback of ours would."""
+    """Run one step. Its own output explains a failure better than a traceback would."""
     if failed := subprocess.run(command, cwd=ROOT, check=False).returncode:
         sys.exit(f"prepare: '{' '.join(map(str, command))}' failed with exit code {failed}")
 

@@ -1,31 +1,33 @@
-"""Receipts: what is known of messages, and the verdicts of a batch, in the batch's own transaction."""
+"""Receipts: those that are known, the verdicts of a batch in the batch's own transaction, and their deletion."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 from uuid import UUID
 
 import psycopg
 
-from ferryman.consumer.model import Received, Record
+from ferryman.consumer.model import Partition, Position, Received, Record
 from ferryman.runtime.columns import Payloads, Texts, Uuids
+from ferryman.runtime.postgres import row, value
 
 Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
 
 ONLY_THE_RUNTIME_COMMITS = "only_the_runtime_commits"
-"""The constraint that refuses a COMMIT of a batch without verdicts."""
+"""The trigger that refuses a COMMIT of a batch without verdicts."""
 
 HANDLED, RECEIVED, REJECTED, REOPENED = "HANDLED", "RECEIVED", "REJECTED", "REOPENED"
 
-# The transaction's number is taken here, so that the last statement can tell whether it is still the same one; and its
-# rows in inbox_open keep it from being committed before that.
+# The transaction's id is taken here, so that the last statement can tell whether it is still in the same transaction.
+# The row in inbox_open prevents a COMMIT before that statement.
 _FIND = """\
 -- consumer.find
 WITH opened AS (
-    INSERT INTO ferryman.inbox_open (xid) VALUES (pg_current_xact_id()), (pg_current_xact_id()) RETURNING xid
+    INSERT INTO ferryman.inbox_open (xid) VALUES (pg_current_xact_id()) RETURNING xid
 )
 SELECT t.xid, i.id, i.status, i.hash, i.results
 FROM (
-    SELECT (SELECT xid::text FROM opened LIMIT 1) AS xid,
+    SELECT (SELECT xid::text FROM opened) AS xid,
            set_config('statement_timeout', %(statement)s, true), set_config('lock_timeout', %(lock)s, true),
            set_config('idle_in_transaction_session_timeout', %(idle)s, true)
 ) t
@@ -33,8 +35,8 @@ LEFT JOIN ferryman.inbox_known(%(consumer)s, %(ids)b::uuid[]) i ON true
 """
 
 # In binary: to escape the arrays as text would take longer than to store them. Sorted, so that two owners of one
-# partition wait for one another and do not deadlock. Where it gives fewer than it was given, somebody else has handled
-# one meanwhile.
+# partition wait for each other and do not deadlock. If it returns fewer ids than it was given, another process has
+# handled one of the messages meanwhile.
 _RECORD = """\
 -- consumer.record
 WITH recorded AS (
@@ -54,13 +56,20 @@ WITH recorded AS (
     RETURNING i.id
 ), closed AS (
     DELETE FROM ferryman.inbox_open WHERE xid = pg_current_xact_id()
+), reached AS (
+    INSERT INTO ferryman.inbox_start AS s (consumer, topic, partition, owned, position, topic_id)
+    SELECT %(consumer)s, p.topic, p.partition, false, p.position, p.topic_id
+    FROM unnest(%(reached_topics)b::text[], %(reached_partitions)b::integer[], %(positions)b::bigint[],
+                %(topic_ids)b::text[]) p (topic, partition, position, topic_id) ORDER BY 2, 3
+    ON CONFLICT (consumer, topic, partition) DO UPDATE
+    SET position = excluded.position, topic_id = coalesce(excluded.topic_id, s.topic_id)
 )
 SELECT array_agg(id), pg_current_xact_id()::text,
        (SELECT count(*) FROM pg_cursors WHERE name <> '' AND name NOT LIKE '<unnamed%%')
 FROM recorded
 """
 
-# One round trip, and committed by itself. A message that is known is not claimed, but for one that a person reopened.
+# One round trip, committed by itself. Known messages are not claimed, except those that a person reopened.
 _CLAIM = """\
 -- consumer.claim
 WITH limited AS MATERIALIZED (
@@ -84,17 +93,58 @@ _NOTE_ERROR = """\
 UPDATE ferryman.inbox SET error = %(error)s WHERE consumer = %(consumer)s AND id = %(id)s AND status = 'RECEIVED'
 """
 
+# A little at a time, so that a batch never waits for long.
+_FORGET = """\
+-- consumer.forget
+DELETE FROM ferryman.inbox i
+WHERE i.consumer = %(consumer)s AND i.id = ANY (ARRAY(
+    SELECT o.id FROM ferryman.inbox o
+    WHERE o.consumer = %(consumer)s AND o.received_at < statement_timestamp() - make_interval(secs => %(seconds)s)
+      AND o.status NOT IN ('REJECTED', 'REOPENED')
+    ORDER BY o.received_at LIMIT %(most)s
+))
+"""
 
-class Known(NamedTuple):
-    """What stands in the inbox of one message."""
+# Deletes the records that a person has decided about, and the receipts of discarded ones. Others are kept.
+_FORGET_SETTLED = """\
+-- consumer.forget_settled
+WITH settled AS (
+    DELETE FROM ferryman.inbox_rejected r
+    USING (
+        SELECT o.topic, o.partition, o."offset" FROM ferryman.inbox_rejected o
+        WHERE o.consumer = %(consumer)s AND o.status <> 'REJECTED'
+          AND o.changed_at < statement_timestamp() - make_interval(secs => %(seconds)s)
+        ORDER BY o.rejected_at LIMIT %(most)s FOR UPDATE
+    ) old
+    WHERE r.consumer = %(consumer)s
+      AND (r.topic, r.partition, r."offset") = (old.topic, old.partition, old."offset")
+    RETURNING r.id
+), receipts AS (
+    DELETE FROM ferryman.inbox i
+    WHERE i.consumer = %(consumer)s AND i.id IN (SELECT id FROM settled) AND i.status = 'REJECTED'
+      AND i.received_at < statement_timestamp() - make_interval(secs => %(seconds)s)
+      AND NOT EXISTS (SELECT FROM ferryman.inbox_rejected w
+                      WHERE w.consumer = i.consumer AND w.id = i.id AND w.status = 'REJECTED')
+)
+SELECT count(*) FROM settled
+"""
+
+# A plan made while a table was small would be kept while it grows, for our statements and the handlers'.
+_FORGET_PLANS = "-- consumer.forget_plans\nDISCARD PLANS"
+
+MOST_FORGOTTEN = 10_000
+
+
+class KnownReceipt(NamedTuple):
+    """The receipt of one message, as far as a batch needs it."""
 
     status: str
     hash: bytes
     results: str | None
 
 
-class Verdict(NamedTuple):
-    """What is to stand there."""
+class InboxVerdict(NamedTuple):
+    """The inbox row to write for one message."""
 
     id: UUID
     status: str
@@ -107,16 +157,8 @@ class Verdict(NamedTuple):
     error: str | None = None
 
 
-class Recorded(NamedTuple):
-    """Which of the verdicts were written, in which transaction, and how many cursors are open in it."""
-
-    ids: frozenset[UUID]
-    xid: str
-    cursors: int
-
-
 class Limits(NamedTuple):
-    """The timeouts of a batch's transaction, in milliseconds as PostgreSQL takes them."""
+    """The timeouts of a batch's transaction, as PostgreSQL takes them."""
 
     statement: str = "30s"
     lock: str = "5s"
@@ -126,40 +168,75 @@ class Limits(NamedTuple):
 DEFAULT_LIMITS = Limits()
 
 
-def find(connection: Connection, consumer: str, ids: Sequence[UUID], limits: Limits) -> tuple[str, dict[UUID, Known]]:
-    """The number of the transaction, and what is known of these messages."""
+def find(
+    connection: Connection, consumer: str, ids: Sequence[UUID], limits: Limits
+) -> tuple[str, dict[UUID, KnownReceipt]]:
+    """Return the transaction's id, and the receipts of these messages that exist."""
     wanted = {**limits._asdict(), "consumer": consumer, "ids": Uuids(ids)}
     rows = connection.execute(_FIND, wanted, binary=True).fetchall()
-    return rows[0][0], {row[1]: Known(row[2], row[3], row[4]) for row in rows if row[1] is not None}
+    return rows[0][0], {row[1]: KnownReceipt(row[2], row[3], row[4]) for row in rows if row[1] is not None}
 
 
-def record(connection: Connection, consumer: str, verdicts: Sequence[Verdict]) -> Recorded:
-    """Writes them; says which were not there before."""
-    columns = zip(*verdicts, strict=True) if verdicts else ((),) * len(Verdict._fields)
+def record(
+    connection: Connection,
+    consumer: str,
+    verdicts: Sequence[InboxVerdict],
+    reached: Mapping[Partition, Position] = MappingProxyType({}),
+) -> tuple[set[UUID], str, int]:
+    """Write the verdicts, and the positions that the batch reached.
+
+    Return the ids of the verdicts written, the transaction's id, and how many cursors are open in it. Verdicts on
+    messages that another process has handled meanwhile are not written.
+    """
+    columns = zip(*verdicts, strict=True) if verdicts else ((),) * len(InboxVerdict._fields)
     ids, statuses, outcomes, reasons, hashes, types, records, results, errors = (list(column) for column in columns)
     values = {
         "consumer": consumer, "ids": Uuids(ids), "statuses": Texts(statuses), "outcomes": Texts(outcomes),
         "reasons": Texts(reasons), "hashes": Payloads(hashes), "types": Texts(types), "results": Texts(results),
         "errors": Texts(errors), "topics": Texts(each.topic for each in records),
         "partitions": [each.partition for each in records], "offsets": [each.offset for each in records],
+        "reached_topics": Texts(topic for topic, _ in reached), "reached_partitions": [number for _, number in reached],
+        "positions": [each.offset for each in reached.values()],
+        "topic_ids": Texts(each.topic_id for each in reached.values()),
     }  # fmt: skip
-    row = connection.execute(_RECORD, values, binary=True).fetchone()
-    assert row is not None
-    return Recorded(frozenset(row[0] or ()), row[1], row[2])
+    written, xid, cursors = row(connection.execute(_RECORD, values, binary=True))
+    return set(written or ()), xid, cursors
 
 
 def claim(connection: Connection, consumer: str, message: Received, limits: Limits) -> tuple[bool, str | None]:
-    """at_most_once: that it came, before anything is done about it. Whether it is ours, and what stood there before."""
+    """at_most_once: write that the message came, before it is handled.
+
+    Return whether this process may handle it, and the status that its receipt had.
+    """
     record = message.record
     values = {
         "consumer": consumer, "id": message.id, "hash": message.hash, "type": message.type, "topic": record.topic,
         "partition": record.partition, "at": record.offset, "lock": limits.lock,
     }  # fmt: skip
-    row = connection.execute(_CLAIM, values).fetchone()
-    assert row is not None
-    return row[0], row[1]
+    claimed, status = row(connection.execute(_CLAIM, values))
+    return claimed, status
 
 
 def note_error(connection: Connection, consumer: str, identity: UUID, error: str) -> None:
-    """at_most_once: why what was received never took effect."""
+    """at_most_once: write into a receipt why its message never took effect."""
     connection.execute(_NOTE_ERROR, {"consumer": consumer, "id": identity, "error": error})
+
+
+def forget_receipts(connection: Connection, consumer: str, seconds: float) -> int:
+    """Delete old receipts, `MOST_FORGOTTEN` at a time, and return how many. 0 seconds keeps them for ever."""
+    return connection.execute(_FORGET, _forgotten(consumer, seconds)).rowcount
+
+
+def forget_settled(connection: Connection, consumer: str, seconds: float) -> int:
+    """Do the same to rejected records that were requeued or discarded."""
+    return int(value(connection.execute(_FORGET_SETTLED, _forgotten(consumer, seconds))))
+
+
+def _forgotten(consumer: str, seconds: float) -> dict[str, object]:
+    """Return what to delete. No row is older than NULL seconds."""
+    return {"consumer": consumer, "seconds": seconds or None, "most": MOST_FORGOTTEN}
+
+
+def forget_plans(connection: Connection) -> None:
+    """Have each prepared statement planned anew at its next use."""
+    connection.execute(_FORGET_PLANS)

@@ -1,14 +1,22 @@
-"""Records that could not be handled: kept as Kafka had them."""
+"""Rejected records: kept as Kafka had them, then requeued or discarded by a person."""
 
-import base64
 import json
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, LiteralString, NamedTuple
+from uuid import UUID
+
+from psycopg.rows import class_row
 
 from ferryman.consumer.model import Poison
-from ferryman.consumer.store.receipts import Connection
+from ferryman.consumer.wire import Base64Headers, headers_to_base64
+from ferryman.message import Stored
+from ferryman.runtime.desk import Act, Connection, Row, selected
 
-# What a person decided is past when it is rejected anew; but a discarded conflict stays so when it comes again. A topic
-# that was made anew has other records at the same places.
+Place = tuple[str, int, int]
+"""A topic, the number of a partition, and an offset."""
+
+# A person's decision is void when the record is rejected anew, except that a discarded conflict stays discarded. A
+# topic that was recreated has other records at the same places.
 _KEEP = """\
 -- consumer.keep_rejected
 WITH kept AS (
@@ -25,22 +33,170 @@ WITH kept AS (
 SELECT s.max_payload_bytes FROM ferryman.outbox_state s
 """
 
+_COLUMNS = """\
+r.consumer, r.topic, r.partition, r."offset", r.id, r.type, r.key, r.value_bytes, r.headers,
+r.code, r.status, r.who, r.changed_at, r.reason"""
+
+_MEANT: LiteralString = f"""\
+(%(ids)s::uuid[] IS NULL OR r.id = ANY (%(ids)s)
+ OR (r.topic, r.partition, r."offset") IN (
+     SELECT p.topic, p.partition, p.at
+     FROM unnest(%(topics)s::text[], %(partitions)s::integer[], %(offsets)s::bigint[]) p (topic, partition, at)))
+AND (%(codes)s::text[] IS NULL OR r.code = ANY (%(codes)s))
+AND {selected("r", "r.rejected_at")}"""  # noqa: S608 - only our own columns and parameters are put in
+
+# Those that wait, or the settled ones; in the order of the offsets, which is the order of each key.
+_RECORDS: LiteralString = f"""\
+-- inbox.rejected
+SELECT {_COLUMNS} FROM ferryman.inbox_rejected r
+WHERE r.consumer = %(consumer)s AND {_MEANT} AND (r.status = 'REJECTED') = %(waiting)s
+  AND (r.topic, r.partition, r."offset") > (%(after_topic)s::text, %(after_partition)s::integer, %(after_at)s::bigint)
+ORDER BY r.topic, r.partition, r."offset" LIMIT %(most)s
+"""  # noqa: S608 - same
+
+_OWNERS: LiteralString = f"""\
+-- inbox.rejected_owners
+SELECT DISTINCT r.consumer FROM ferryman.inbox_rejected r
+WHERE {_MEANT} AND (r.status = 'REJECTED' OR %(ids)s::uuid[] IS NOT NULL) ORDER BY r.consumer
+"""  # noqa: S608 - same
+
+# The outbox says itself why it would refuse a message.
+_FAULTS = """\
+-- inbox.faults
+SELECT ferryman.outbox_fault(m.topic, m.key, m.type, m.bytes, m.headers, m.content_type, s.max_payload_bytes)
+FROM unnest(%(topics)s::text[], %(keys)s::text[], %(types)s::text[], %(sizes)s::integer[], %(headers)s::jsonb[],
+            %(content_types)s::text[]) WITH ORDINALITY m (topic, key, type, bytes, headers, content_type, n)
+CROSS JOIN ferryman.outbox_state s ORDER BY m.n
+"""
+
+# A compare-and-set: of two requeues of a message one reopens it. Sorted in the order of the consumer's own verdicts.
+_REOPEN = """\
+-- inbox.reopen
+UPDATE ferryman.inbox i SET status = 'REOPENED'
+FROM (
+    SELECT o.id FROM ferryman.inbox o
+    WHERE o.consumer = %(consumer)s AND o.id = ANY (%(ids)s::uuid[]) AND o.status = 'REJECTED'
+    ORDER BY o.id FOR UPDATE
+) rejected
+WHERE i.consumer = %(consumer)s AND i.id = rejected.id AND i.status = 'REJECTED'
+RETURNING i.id
+"""
+
+_SETTLE = """\
+-- inbox.settle_rejected
+UPDATE ferryman.inbox_rejected r
+SET status = %(status)s, changed_at = clock_timestamp(), who = %(who)s, reason = %(reason)s
+FROM unnest(%(topics)s::text[], %(partitions)s::integer[], %(offsets)s::bigint[]) p (topic, partition, at)
+WHERE r.consumer = %(consumer)s AND (r.topic, r.partition, r."offset") = (p.topic, p.partition, p.at)
+  AND r.status = ANY (%(from)s::text[])
+"""
+
+_VALUES = """\
+-- inbox.values
+SELECT r.topic, r.partition, r."offset", r.value
+FROM ferryman.inbox_rejected r
+JOIN unnest(%(topics)s::text[], %(partitions)s::integer[], %(offsets)s::bigint[]) p (topic, partition, at)
+    ON (r.topic, r.partition, r."offset") = (p.topic, p.partition, p.at)
+WHERE r.consumer = %(consumer)s
+"""
+
+
+class RejectedRecord(NamedTuple):
+    """A rejected record, without its value."""
+
+    consumer: str
+    topic: str
+    partition: int
+    offset: int
+    id: UUID
+    type: str
+    key: bytes | None
+    value_bytes: int | None
+    headers: Base64Headers
+    code: str
+    status: str
+    who: str | None
+    changed_at: Any
+    reason: str | None
+
+    @property
+    def place(self) -> Place:
+        return self.topic, self.partition, self.offset
+
+    def __str__(self) -> str:
+        return written(self.place)
+
+
+def written(place: Place) -> str:
+    """Return a place as a person writes it: orders/2/4711."""
+    return "/".join(map(str, place))
+
+
+FIRST: Place = ("", -1, -1)
+"""The place in front of all others."""
+
 
 def keep(connection: Connection, consumer: str, poison: Poison) -> int:
-    """How large a letter about it may be."""
+    """Store the rejected record. Return the most bytes that its dead letter may have."""
     record = poison.record
     values: dict[str, Any] = {
         "consumer": consumer, "topic": record.topic, "partition": record.partition, "at": record.offset,
         "id": poison.id, "type": poison.type, "key": record.key, "value": record.value,
-        "headers": json.dumps(as_base64(record.headers)), "code": poison.code, "error": poison.error,
+        "headers": json.dumps(headers_to_base64(record.headers)), "code": poison.code, "error": poison.error,
     }  # fmt: skip
     row = connection.execute(_KEEP, values).fetchone()
     return int(row[0]) if row else 0
 
 
-def as_base64(headers: list[tuple[str, bytes | None]]) -> list[list[str | None]]:
-    """Header names are text by Kafka's protocol, but may hold what PostgreSQL's text cannot."""
-    return [
-        [name.replace("\0", "�"), None if value is None else base64.b64encode(value).decode()]
-        for name, value in headers
-    ]
+def records(
+    connection: Connection, meant: Row, *, waiting: bool, after: Place = FIRST, most: int = 10_000
+) -> list[RejectedRecord]:
+    """Return selected records in the order of their places, after one: those that wait for a person, or the others."""
+    topic, partition, at = after
+    place = {"after_topic": topic, "after_partition": partition, "after_at": at}
+    with connection.cursor(row_factory=class_row(RejectedRecord)) as cursor:
+        return cursor.execute(_RECORDS, {**meant, **place, "waiting": waiting, "most": most}).fetchall()
+
+
+def owners(connection: Connection, meant: Row) -> list[str]:
+    """Return the consumers that have rejected the selected records."""
+    return [name for (name,) in connection.execute(_OWNERS, meant).fetchall()]
+
+
+def faults(connection: Connection, messages: Sequence[Stored], sizes: Sequence[int | None]) -> list[str | None]:
+    """Return why the outbox would refuse each of these messages with values of these sizes, or None."""
+    names = {"topics": "topic", "keys": "key", "types": "type", "headers": "headers", "content_types": "content_type"}
+    columns = {column: [getattr(each, name) for each in messages] for column, name in names.items()}
+    rows = connection.execute(_FAULTS, columns | {"sizes": list(sizes)}).fetchall() if messages else []
+    return [fault for (fault,) in rows]
+
+
+def reopen(connection: Connection, consumer: str, ids: Sequence[UUID]) -> set[UUID]:
+    """Reopen those of these receipts that are REJECTED, and return their ids."""
+    rows = connection.execute(_REOPEN, {"consumer": consumer, "ids": list(ids)}).fetchall()
+    return {identity for (identity,) in rows}
+
+
+def settle(
+    connection: Connection, records: Sequence[RejectedRecord], status: str, act: Act, *, was: Sequence[str]
+) -> int:
+    """Write the decision about these records of one consumer. Return how many had one of the statuses `was`."""
+    values = places_of([each.place for each in records]) | {
+        "consumer": records[0].consumer, "status": status, "who": act.who, "reason": act.reason, "from": list(was),
+    }  # fmt: skip
+    return connection.execute(_SETTLE, values).rowcount
+
+
+def values(connection: Connection, consumer: str, places: Sequence[Place]) -> dict[Place, bytes]:
+    """Return the values of those that have one."""
+    rows = connection.execute(_VALUES, places_of(places) | {"consumer": consumer}, binary=True).fetchall()
+    return {(topic, partition, at): value for topic, partition, at, value in rows if value is not None}
+
+
+def places_of(places: Sequence[Place]) -> dict[str, Any]:
+    """Return places as the parameters of the statements here."""
+    return {
+        "topics": [topic for topic, _, _ in places],
+        "partitions": [partition for _, partition, _ in places],
+        "offsets": [at for _, _, at in places],
+    }

@@ -24,7 +24,7 @@ import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 import org.apache.kafka.common.serialization.StringDeserializer;
 
 /**
- * Reads topics of Ferryman without Ferryman: a line of JSON for each record, from the beginning to the end of now.
+ * Reads topics of Ferryman without Ferryman: prints a line of JSON for each record that is there at the start.
  *
  *   mvn -q process-resources
  *   java -cp 'jars/*' Reader.java localhost:9092 http://localhost:8080/apis/registry/v3 payments.events wallet.events
@@ -53,9 +53,9 @@ public class Reader implements AutoCloseable {
         Map<String, Object> settings = Map.of(
                 "bootstrap.servers", kafka, "enable.auto.commit", false, "isolation.level", "read_committed");
         consumer = new KafkaConsumer<>(settings, text, new ByteArrayDeserializer());
-        // Five bytes come first: a zero, and the id of the schema that wrote the rest. That is this class's default.
+        // The default of this class: five bytes come first, a zero and the id of the schema that wrote the rest.
         avro.configure(Map.of("apicurio.registry.url", registry), false);
-        // So that it gives times, dates, decimals and uuids as what they are.
+        // Return times, dates, decimals and uuids as such, not as numbers and text.
         var known = GenericData.get();
         known.addLogicalTypeConversion(new TimeConversions.TimestampMicrosConversion());
         known.addLogicalTypeConversion(new TimeConversions.TimestampMillisConversion());
@@ -64,7 +64,7 @@ public class Reader implements AutoCloseable {
         known.addLogicalTypeConversion(new Conversions.UUIDConversion());
     }
 
-    /** Every record that is there when it begins, each partition in its order. */
+    /** Reads every record that is there at the start, each partition in its order. */
     void read(List<String> topics) throws Exception {
         var partitions = topics.stream()
                 .flatMap(topic -> consumer.partitionsFor(topic).stream())
@@ -100,7 +100,7 @@ public class Reader implements AutoCloseable {
         System.out.println(json.writeValueAsString(line));
     }
 
-    /** What is neither Avro nor JSON stays bytes. */
+    /** Returns the data; values that are neither Avro nor JSON stay bytes. */
     private Object decoded(ConsumerRecord<String, byte[]> record, String contentType) throws Exception {
         return switch (contentType) {
             case "application/avro" -> plain(avro.deserialize(record.topic(), record.headers(), record.value()));
@@ -109,7 +109,7 @@ public class Reader implements AutoCloseable {
         };
     }
 
-    /** As JSON says it: numbers, text, lists and maps; times in UTC to the microsecond, bytes in base64. */
+    /** Returns the JSON form: numbers, text, lists and maps; times in UTC to the microsecond, bytes in base64. */
     private static Object plain(Object value) {
         if (value == null || value instanceof Boolean || value instanceof Integer || value instanceof Long) {
             return value;

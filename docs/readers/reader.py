@@ -1,4 +1,4 @@
-"""Reads topics of Ferryman without Ferryman: a line of JSON for each record, from the beginning to the end of now.
+"""Read topics of Ferryman without Ferryman: print a line of JSON for each record that is there at the start.
 
 pip install confluent-kafka fastavro
 python reader.py localhost:9092 http://localhost:8080/apis/ccompat/v7 payments.events wallet.events
@@ -46,7 +46,7 @@ def main(kafka: str, registry: str, *topics: str) -> None:
 
 
 def read(kafka: str, topics: tuple[str, ...]) -> Iterator[Any]:
-    """Every record that is there when it begins, each partition in its order."""
+    """Yield every record that is there at the start, each partition in its order."""
     consumer = Consumer(
         {"bootstrap.servers": kafka, "group.id": "reader", "enable.auto.commit": False, "enable.partition.eof": True}
     )
@@ -69,7 +69,7 @@ def read(kafka: str, topics: tuple[str, ...]) -> Iterator[Any]:
 
 
 def partitions(consumer: Consumer, topic: str) -> Iterator[tuple[tuple[str, int], int]]:
-    """A topic's partitions, and where each ends now."""
+    """Yield the partitions of a topic, each with its end offset."""
     found = consumer.list_topics(topic, SECONDS).topics[topic]
     if found.error is not None:
         raise KafkaException(found.error)
@@ -79,19 +79,19 @@ def partitions(consumer: Consumer, topic: str) -> Iterator[tuple[tuple[str, int]
 
 
 def decoded(value: bytes, content_type: str | None, registry: str) -> Any:
-    """Of Avro, five bytes come first: a zero, and the id of the schema that wrote the rest. The unknown stays bytes."""
+    """Return the data. Avro has five bytes first: a zero, and the id of the schema that wrote the rest."""
     if content_type == "application/json":
         return json.loads(value)
     if content_type != "application/avro":
         return value
     if value[0] != 0:
-        raise ValueError("it does not begin with a zero byte and a schema's id")
+        raise ValueError("the value does not begin with a zero byte and a schema's id")
     return schemaless_reader(BytesIO(value[5:]), schema(registry, int.from_bytes(value[1:5], "big")), None)
 
 
 @cache
 def schema(registry: str, number: int) -> Any:
-    """Asked for once: what an id stands for never changes."""
+    """Ask the registry once: an id never changes its schema."""
     with urllib.request.urlopen(f"{registry}/schemas/ids/{number}", timeout=SECONDS) as answer:
         return parse_schema(json.loads(json.load(answer)["schema"]))
 
@@ -101,7 +101,7 @@ def as_text(value: bytes | None) -> str | None:
 
 
 def in_json(value: object) -> str:
-    """Of what JSON has no form for."""
+    """Return the text of a value that JSON has no form for."""
     match value:
         case datetime():
             return value.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")

@@ -1,7 +1,8 @@
--- What fails, waits or is replayed, what is paused, who did what, and the views that say how everything stands.
+-- Entries that failed, wait or are replayed, pauses, the audit, and the functions and views that say which entries are
+-- published.
 
--- Only an entry that fails, waits behind one, or is published once more has a row here. Rows of a lane are changed
--- only while its lock is held. The first of a parked key is RETRYING, what waits behind it is PARKED.
+-- Only an entry that failed, waits behind a failed one, or is published once more has a row here. Rows of a lane are
+-- changed only while the lane's lock is held. The first entry of a parked key is RETRYING, those behind it are PARKED.
 CREATE TABLE ferryman.outbox_exception (
     position        bigint PRIMARY KEY,
     lane            smallint NOT NULL,
@@ -19,7 +20,7 @@ CREATE INDEX outbox_exception_due ON ferryman.outbox_exception (lane, next_attem
     WHERE next_attempt_at IS NOT NULL;
 CREATE INDEX outbox_exception_by_key ON ferryman.outbox_exception (lane, topic, key, position);
 
--- Keys whose later entries wait in outbox_exception, until the last of them is out.
+-- Keys whose later entries wait in outbox_exception, until the last of them is published.
 CREATE TABLE ferryman.outbox_parked_key (
     lane  smallint NOT NULL,
     topic text NOT NULL,
@@ -27,7 +28,7 @@ CREATE TABLE ferryman.outbox_parked_key (
     PRIMARY KEY (lane, topic, key)
 );
 
--- Topics that Kafka refuses, or that are paused, while entries of theirs wait in outbox_exception.
+-- Topics that Kafka refuses, or that are paused, while entries for them wait in outbox_exception.
 CREATE TABLE ferryman.outbox_parked_topic (
     lane   smallint NOT NULL,
     topic  text NOT NULL,
@@ -42,9 +43,9 @@ CREATE TABLE ferryman.outbox_paused (
     who    text NOT NULL,
     reason text NOT NULL
 );
-COMMENT ON TABLE ferryman.outbox_paused IS 'topics that are not published for now; the empty name is the whole outbox';
+COMMENT ON TABLE ferryman.outbox_paused IS 'paused topics; the empty name is the whole outbox';
 
--- Entries that are published once more, with the same id and bytes: a replay goes through the journal by position.
+-- Replays publish entries once more, with the same id and bytes. They go through the journal by position.
 CREATE TABLE ferryman.outbox_replay (
     id            bigint PRIMARY KEY GENERATED ALWAYS AS IDENTITY,
     started_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
@@ -57,24 +58,38 @@ CREATE TABLE ferryman.outbox_replay (
     last_position bigint NOT NULL,
     entries       bigint NOT NULL DEFAULT 0
 );
-COMMENT ON COLUMN ferryman.outbox_replay.position IS 'what the filter matches up to here is queued; a replay that was stopped goes on from here';
-COMMENT ON COLUMN ferryman.outbox_replay.rate IS 'entries a second; null is as fast as they go';
+COMMENT ON COLUMN ferryman.outbox_replay.position IS 'all matching entries up to this position are queued; a stopped replay continues here';
+COMMENT ON COLUMN ferryman.outbox_replay.rate IS 'entries per second; null means no limit';
 
--- What people did by hand. Append-only.
+-- Acts by hand, on the outbox and on inboxes and sagas. Append-only. The filter of an act on an inbox names a consumer.
 CREATE TABLE ferryman.outbox_audit (
     id      bigint PRIMARY KEY GENERATED ALWAYS AS IDENTITY,
     at      timestamptz NOT NULL DEFAULT clock_timestamp(),
     who     text NOT NULL,
-    act     text NOT NULL CHECK (act IN ('replay', 'discard', 'pause', 'resume', 'rebase')),
+    act     text NOT NULL CHECK (act IN (
+        'replay', 'discard', 'pause', 'resume', 'rebase', 'requeue', 'archive', 'reconcile'
+    )),
     reason  text NOT NULL,
     filter  jsonb NOT NULL DEFAULT '{}',
     entries bigint NOT NULL DEFAULT 0
 );
 
--- Transactions that were running at `done` and are visible in `target`: what they wrote up to done's last position
--- was not read yet. They stand in the snapshot's list, or have a number from its xmax (one past the latest that had
--- ended) up to the horizon and stand in no list (tried: without that range 5 to 13 % are lost). Of those in no list
--- only such are late as took their first position before done's last.
+-- Is this entry published? These three functions are the only place that answers from windows; the relay's reads, the
+-- views and the commands call them. All three are inlined into the statement that calls them.
+
+-- True if a lane has published or recorded this entry: it is visible in the window that is done, or in the window that
+-- is being read and not past the position that was read to. Pass NULL as target and read_to to ask for `done` alone.
+CREATE FUNCTION ferryman.outbox_settled(
+    xid xid8, "position" bigint, done pg_snapshot, target pg_snapshot, read_to bigint
+) RETURNS boolean LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    SELECT pg_visible_in_snapshot(xid, done)
+        OR (target IS NOT NULL AND pg_visible_in_snapshot(xid, target) AND position <= read_to)
+$$;
+
+-- Return the transactions that were running at `done` and are visible in `target`: what they wrote up to done's last
+-- position was not read yet. They stand in the snapshot's list, or they have a number from its xmax (one past the
+-- latest that had ended) up to the horizon and stand in no list (tried: without that range 5 to 13 % are lost). Of the
+-- unlisted ones only those are late that took their first position before done's last.
 CREATE FUNCTION ferryman.outbox_late(done pg_snapshot, done_at bigint, horizon xid8, target pg_snapshot)
 RETURNS SETOF xid8 LANGUAGE sql STABLE PARALLEL SAFE AS $$
     WITH RECURSIVE unlisted (xid, position) AS (
@@ -92,7 +107,39 @@ RETURNS SETOF xid8 LANGUAGE sql STABLE PARALLEL SAFE AS $$
     WHERE pg_visible_in_snapshot(running.xid, target)
 $$;
 
--- Whether there is anything to publish now. What an idle relay asks, many times a second.
+-- Return the entries after position `past` of these lanes that became visible between `done` and `target`; with a NULL
+-- target, up to now. `most` bounds each part (new entries, and each late transaction), not the sum; NULL is no bound.
+-- Late entries have positions up to that of `done`. They are probed transaction by transaction, because an OR would let
+-- the planner read all that is retained (tried: 900 ms instead of 0.1); and by comparing rows, because for a single
+-- transaction number the planner would take the index of positions and read all of them.
+CREATE FUNCTION ferryman.outbox_unread(
+    lanes smallint[], done pg_snapshot, done_at bigint, horizon xid8, target pg_snapshot, past bigint, most bigint
+) RETURNS SETOF ferryman.outbox LANGUAGE sql STABLE PARALLEL SAFE AS $$
+    (SELECT o.* FROM ferryman.outbox o
+     WHERE o.position > greatest(past, done_at) AND o.lane = ANY (lanes)
+       AND pg_visible_in_snapshot(o.xid, target) IS NOT FALSE AND NOT pg_visible_in_snapshot(o.xid, done)
+     ORDER BY o.position LIMIT most)
+    UNION ALL
+    (SELECT late.*
+     FROM ferryman.outbox_late(done, done_at, horizon, coalesce(target, pg_current_snapshot())) running (xid)
+     CROSS JOIN LATERAL (
+        SELECT o.* FROM ferryman.outbox o
+        WHERE (o.xid, o.position) > (running.xid, past) AND (o.xid, o.position) <= (running.xid, done_at)
+          AND o.lane = ANY (lanes)
+        ORDER BY o.xid, o.position LIMIT most
+     ) late)
+$$;
+
+-- The lanes grouped by how far they were read, so that lanes at the same place are looked at together.
+CREATE VIEW ferryman.outbox_places AS
+SELECT l.lanes, l.position, d.snapshot AS done, d.position_at AS done_at, d.horizon, t.snapshot AS target
+FROM (
+    SELECT done, target, position, array_agg(lane) AS lanes FROM ferryman.outbox_lanes GROUP BY done, target, position
+) l
+JOIN ferryman.outbox_window d ON d.id = l.done
+LEFT JOIN ferryman.outbox_window t ON t.id = l.target;
+
+-- True if there is anything to publish now. An idle relay asks this many times a second.
 CREATE FUNCTION ferryman.outbox_peek() RETURNS boolean LANGUAGE plpgsql STABLE
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
 BEGIN
@@ -106,40 +153,20 @@ BEGIN
             WHERE e.lane = l.lane AND e.next_attempt_at <= statement_timestamp() LIMIT 1
         ) due
     ) OR EXISTS (
-        SELECT FROM (
-            SELECT w.snapshot AS done, w.position_at AS done_at, w.horizon, l.lanes, l.unfinished
-            FROM (
-                SELECT done, array_agg(lane) AS lanes, bool_or(target IS NOT NULL) AS unfinished
-                FROM ferryman.outbox_lanes GROUP BY done
-            ) l
-            JOIN ferryman.outbox_window w ON w.id = l.done
-        ) place
-        WHERE place.unfinished
-           OR EXISTS (
-                SELECT FROM ferryman.outbox o
-                WHERE o.position > place.done_at AND o.lane = ANY (place.lanes)
-                  AND NOT pg_visible_in_snapshot(o.xid, place.done)
-           )
-           OR EXISTS (
-                SELECT FROM ferryman.outbox_late(place.done, place.done_at, place.horizon, pg_current_snapshot()) late (xid)
-                CROSS JOIN LATERAL (
-                    SELECT FROM ferryman.outbox o
-                    WHERE (o.xid, o.position) >= (late.xid, 0) AND (o.xid, o.position) <= (late.xid, place.done_at)
-                      AND o.lane = ANY (place.lanes)
-                    ORDER BY o.xid, o.position LIMIT 1
-                ) entry
-           )
+        SELECT FROM ferryman.outbox_places p
+        WHERE p.target IS NOT NULL
+           OR EXISTS (SELECT FROM ferryman.outbox_unread(p.lanes, p.done, p.done_at, p.horizon, NULL, 0, 1))
     );
 END $$;
 
--- Each entry with what became of it.
+-- Every entry with its status.
 CREATE VIEW ferryman.outbox_entries AS
 SELECT o.position, o.id, o.topic, o.key, o.type, o.lane, o.segment, o.xid, o.created_at, o.headers, o.content_type,
        octet_length(o.payload) AS payload_bytes,
        CASE
            WHEN e.status IS NOT NULL THEN e.status
-           WHEN pg_visible_in_snapshot(o.xid, l.done_snapshot) THEN 'PUBLISHED'
-           WHEN pg_visible_in_snapshot(o.xid, l.target_snapshot) AND o.position <= l.position THEN 'PUBLISHED'
+           WHEN ferryman.outbox_settled(o.xid, o.position, l.done_snapshot, l.target_snapshot, l.position)
+               THEN 'PUBLISHED'
            ELSE 'PENDING'
        END AS status,
        coalesce(e.attempts, 0::smallint) AS attempts, e.next_attempt_at, e.error, e.replay, e.changed_at
@@ -147,40 +174,20 @@ FROM ferryman.outbox o
 JOIN ferryman.outbox_lanes l ON l.lane = o.lane
 LEFT JOIN ferryman.outbox_exception e ON e.position = o.position;
 
--- What is still to do, per topic. Looks only at what the windows have not done, however much is retained; lanes that
--- stand at the same place are looked at together. The planner, left alone, would read all that is retained.
+-- Unpublished entries per topic. It reads only what the windows have not done, however much is retained. Left alone,
+-- the planner would read everything.
 CREATE FUNCTION ferryman.outbox_backlog() RETURNS TABLE (
     topic text, pending bigint, oldest_at timestamptz, oldest_age_seconds float8,
     retrying bigint, parked bigint, failed bigint
 ) LANGUAGE sql STABLE
+SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
-    WITH place AS (
-        SELECT d.snapshot AS done, d.position_at AS done_at, d.horizon, t.snapshot AS target, l.position, l.lanes
-        FROM (
-            SELECT done, target, position, array_agg(lane) AS lanes FROM ferryman.outbox_lanes
-            GROUP BY done, target, position
-        ) l
-        JOIN ferryman.outbox_window d ON d.id = l.done
-        LEFT JOIN ferryman.outbox_window t ON t.id = l.target
-    ), unread AS (
-        SELECT w.topic, w.created_at
-        FROM place p
-        CROSS JOIN LATERAL (
-            SELECT o.topic, o.created_at, o.xid, o.position FROM ferryman.outbox o
-            WHERE o.position > p.done_at AND o.lane = ANY (p.lanes) AND NOT pg_visible_in_snapshot(o.xid, p.done)
-            UNION ALL
-            SELECT o.topic, o.created_at, o.xid, o.position
-            FROM ferryman.outbox_late(p.done, p.done_at, p.horizon, pg_current_snapshot()) late (xid)
-            CROSS JOIN LATERAL (
-                SELECT * FROM ferryman.outbox e
-                WHERE (e.xid, e.position) >= (late.xid, 0) AND (e.xid, e.position) <= (late.xid, p.done_at)
-                ORDER BY e.xid, e.position
-            ) o
-            WHERE o.lane = ANY (p.lanes)
-        ) w
-        WHERE p.target IS NULL OR w.position > p.position OR NOT pg_visible_in_snapshot(w.xid, p.target)
-    ), pending AS (
-        SELECT topic, count(*) AS entries, min(created_at) AS oldest FROM unread GROUP BY topic
+    WITH pending AS (
+        SELECT u.topic, count(*) AS entries, min(u.created_at) AS oldest
+        FROM ferryman.outbox_places p
+        CROSS JOIN LATERAL ferryman.outbox_unread(p.lanes, p.done, p.done_at, p.horizon, NULL, 0, NULL) u
+        WHERE NOT ferryman.outbox_settled(u.xid, u.position, p.done, p.target, p.position)
+        GROUP BY u.topic
     ), failing AS (
         SELECT e.topic,
                count(*) FILTER (WHERE e.status IN ('RETRYING', 'REPLAYING')) AS retrying,
@@ -196,12 +203,15 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
            coalesce(f.retrying, 0), coalesce(f.parked, 0), coalesce(f.failed, 0)
     FROM pending p FULL JOIN failing f USING (topic)
 $$;
+REVOKE EXECUTE ON FUNCTION ferryman.outbox_backlog FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION ferryman.outbox_backlog TO ferryman_monitor, ferryman_relay;
 CREATE VIEW ferryman.backlog AS SELECT * FROM ferryman.outbox_backlog();
 
 GRANT SELECT, INSERT, UPDATE, DELETE ON ferryman.outbox_exception, ferryman.outbox_parked_key,
     ferryman.outbox_parked_topic, ferryman.outbox_paused TO ferryman_relay;
 GRANT SELECT, INSERT, UPDATE ON ferryman.outbox_replay TO ferryman_relay;
-GRANT SELECT, INSERT ON ferryman.outbox_audit TO ferryman_relay;
+GRANT INSERT (who, act, reason, filter, entries) ON ferryman.outbox_audit TO ferryman_relay;
 GRANT SELECT ON ferryman.outbox_exception, ferryman.outbox_parked_key, ferryman.outbox_parked_topic,
-    ferryman.outbox_paused, ferryman.outbox_replay, ferryman.outbox_audit, ferryman.outbox_entries, ferryman.backlog
+    ferryman.outbox_paused, ferryman.outbox_replay, ferryman.outbox_audit, ferryman.outbox_entries,
+    ferryman.outbox_places, ferryman.backlog
     TO ferryman_monitor, ferryman_relay;

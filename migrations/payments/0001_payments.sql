@@ -1,5 +1,5 @@
--- Money is whole numbers of the currency's smallest unit. A request is recorded before anything is done about it, in one
--- transaction with the message that has it done.
+-- Amounts are whole numbers of the currency's smallest unit. A request is recorded first, in one transaction with the
+-- message that starts it.
 CREATE SCHEMA payments;
 
 CREATE TABLE payments.requests (
@@ -18,14 +18,14 @@ CREATE TABLE payments.requests (
     created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     changed_at timestamptz NOT NULL DEFAULT clock_timestamp()
 ) WITH (fillfactor = 80);
-COMMENT ON COLUMN payments.requests.uuid IS 'the client''s own, by which it may ask again';
-COMMENT ON COLUMN payments.requests.fulfil IS 'whether somebody downstream must accept it, once the amount is taken';
-COMMENT ON COLUMN payments.requests.status IS 'what clients are told: PENDING until it is over';
-COMMENT ON COLUMN payments.requests.due_at IS 'when it is looked at, if nothing has come by then: infinity waits for a person';
+COMMENT ON COLUMN payments.requests.uuid IS 'chosen by the client, which may repeat its request with it';
+COMMENT ON COLUMN payments.requests.fulfil IS 'true if the payment must be accepted downstream once the amount is taken';
+COMMENT ON COLUMN payments.requests.status IS 'the state as clients see it: PENDING until the payment is over';
+COMMENT ON COLUMN payments.requests.due_at IS 'when the payment times out; infinity if it waits for a person';
 CREATE INDEX requests_by_age ON payments.requests (created_at);
 CREATE INDEX requests_of_wallet ON payments.requests (wallet_id, created_at);
 
--- What a client says of its payment: personal, so it stands apart and can be erased.
+-- The client's own words about a payment: personal data, in a table of its own so that it can be erased.
 CREATE TABLE payments.reference (
     uuid      uuid PRIMARY KEY,
     reference text NOT NULL CHECK (length(reference) <= 500)
@@ -65,8 +65,9 @@ CREATE TRIGGER payment_stays BEFORE DELETE ON payments.requests FOR EACH ROW
 CREATE TRIGGER payment_all_stay BEFORE TRUNCATE ON payments.requests FOR EACH STATEMENT
     EXECUTE FUNCTION ferryman.saga_refuse('payment', 'state');
 CREATE INDEX payment_due ON payments.requests (due_at) WHERE due_at IS NOT NULL;
+CREATE INDEX payment_over ON payments.requests (changed_at) WHERE state IN ('SUCCEEDED', 'FAILED');
 
--- Gives out the rows that ended before that time, and removes them: for whoever keeps them elsewhere.
+-- Returns the rows that ended before that time, and deletes them: for archives that keep them elsewhere.
 CREATE FUNCTION payments.archive(before timestamptz, who text, reason text, most integer DEFAULT 10000)
     RETURNS SETOF jsonb LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -87,13 +88,18 @@ END $$;
 REVOKE EXECUTE ON FUNCTION payments.archive FROM PUBLIC;
 -- the machine payment: end
 
--- Of what was archived the uuid stays: asked for again, it is refused, and never charged or given back anew. What its
--- client said of it goes with it.
+-- The uuids of archived payments remain: a repeated request is refused, and never charged or given back again. The client's
+-- words are deleted with the row.
 CREATE TABLE payments.archived (
     uuid        uuid PRIMARY KEY,
     status      text NOT NULL,
     archived_at timestamptz NOT NULL DEFAULT clock_timestamp()
 );
+
+CREATE VIEW payments.ended AS
+SELECT a.uuid, format('the payment %s is over: it %s, and was archived at %s', a.uuid, a.status,
+                      to_char(a.archived_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')) AS said
+FROM payments.archived a;
 
 CREATE FUNCTION payments.keep_uuid() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
@@ -104,26 +110,68 @@ END $$;
 CREATE TRIGGER archived AFTER DELETE ON payments.requests REFERENCING OLD TABLE AS gone
     FOR EACH STATEMENT EXECUTE FUNCTION payments.keep_uuid();
 
--- After the row is there: one that waited for an archive to end sees what that left.
+-- This runs after the insert, so that an insert that waited for an archive to end sees its result.
 CREATE FUNCTION payments.refuse_archived() RETURNS trigger LANGUAGE plpgsql AS $$
-DECLARE was payments.archived;
+DECLARE ended text;
 BEGIN
-    SELECT * INTO was FROM payments.archived a WHERE a.uuid = NEW.uuid;
+    SELECT e.said INTO ended FROM payments.ended e WHERE e.uuid = NEW.uuid;
     IF FOUND THEN
         RAISE unique_violation USING CONSTRAINT = 'requests_archived', TABLE = 'requests', SCHEMA = 'payments',
-            MESSAGE = format('the payment %s is over: it %s, and was archived at %s', was.uuid, was.status,
-                             to_char(was.archived_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'));
+            MESSAGE = ended;
     END IF;
     RETURN NULL;
 END $$;
 CREATE TRIGGER never_again AFTER INSERT ON payments.requests
     FOR EACH ROW EXECUTE FUNCTION payments.refuse_archived();
 
--- Least privilege: requests are recorded, and moved by the machine; nobody removes one but by archive().
-GRANT USAGE ON SCHEMA payments TO ferryman_writer, ferryman_consumer, ferryman_monitor;
-GRANT SELECT ON payments.requests TO ferryman_writer, ferryman_consumer, ferryman_monitor;
-GRANT INSERT (uuid, wallet_id, amount, currency, fulfil, due_at) ON payments.requests TO ferryman_writer;
-GRANT UPDATE (state, attempt, reason, due_at, changed_at) ON payments.requests TO ferryman_consumer;
-GRANT SELECT, INSERT, UPDATE (reference), DELETE ON payments.reference TO ferryman_writer;
-GRANT SELECT ON payments.archived TO ferryman_writer, ferryman_consumer, ferryman_monitor;
-GRANT SELECT ON ferryman.version_payments TO ferryman_writer, ferryman_relay, ferryman_consumer, ferryman_monitor;
+-- The outbox of the literal mode (docs/literal-mode.md): a row for each request, which the relay sends as a described outbox.
+-- A row whose attempts are used up stays PENDING until a person decides.
+CREATE TABLE payments.outbox (
+    uuid            uuid PRIMARY KEY,
+    topic           text NOT NULL,
+    key             text NOT NULL,
+    type            text NOT NULL,
+    payload         bytea NOT NULL,
+    content_type    text,
+    headers         jsonb,
+    status          text NOT NULL DEFAULT 'PENDING' CHECK (status IN ('PENDING', 'PUBLISHED')),
+    try_count       integer NOT NULL DEFAULT 0 CHECK (try_count >= 0),
+    last_error      text,
+    created_at      timestamptz NOT NULL DEFAULT clock_timestamp(),
+    last_attempt_at timestamptz,
+    published_at    timestamptz
+) WITH (fillfactor = 80);
+COMMENT ON COLUMN payments.outbox.uuid IS 'the uuid of the request, and the id of the message: the wallet detects duplicates by it';
+COMMENT ON COLUMN payments.outbox.last_attempt_at IS 'when a relay claimed the row: its lease';
+CREATE INDEX outbox_pending ON payments.outbox (created_at, uuid) WHERE status = 'PENDING';
+
+-- Least privilege: the API records requests, the orchestrator moves them, and only archive() removes them. The API also needs
+-- the role for reports if the wallet reports to it by HTTP.
+SELECT ferryman.need_role('CREATE ROLE ferryman_payments NOLOGIN', 'moves payments by results and timeouts');
+SELECT ferryman.need_role('CREATE ROLE ferryman_payments_api NOLOGIN', 'records and shows payments');
+SELECT ferryman.need_role('CREATE ROLE ferryman_payments_reports NOLOGIN', 'ends payments that are reported by HTTP');
+SELECT ferryman.bind('consumer', 'payments', 'ferryman_payments');
+SELECT ferryman.bind('consumer', 'payments-fulfilments', 'ferryman_payments');
+SELECT ferryman.bind('machine', 'payment', 'ferryman_payments');
+SELECT ferryman.grant_like('ferryman_writer', 'ferryman_payments_api');
+SELECT ferryman.grant_like('ferryman_writer', 'ferryman_payments_reports');
+CREATE POLICY payments ON ferryman.outbox_audit FOR INSERT TO ferryman_payments WITH CHECK (act = 'reconcile');
+
+GRANT USAGE ON SCHEMA payments
+    TO ferryman_payments, ferryman_payments_api, ferryman_payments_reports, ferryman_relay, ferryman_monitor;
+GRANT SELECT ON payments.requests, payments.archived, payments.ended
+    TO ferryman_payments, ferryman_payments_api, ferryman_payments_reports, ferryman_monitor;
+GRANT INSERT (uuid, wallet_id, amount, currency, fulfil, due_at) ON payments.requests TO ferryman_payments_api;
+GRANT UPDATE (state, attempt, reason, due_at, changed_at)
+    ON payments.requests TO ferryman_payments, ferryman_payments_reports;
+GRANT SELECT, INSERT, UPDATE (reference), DELETE ON payments.reference TO ferryman_payments_api;
+GRANT SELECT ON ferryman.version_payments
+    TO ferryman_payments, ferryman_payments_api, ferryman_payments_reports, ferryman_writer, ferryman_relay,
+       ferryman_consumer, ferryman_monitor;
+
+-- The outbox of the literal mode: the API inserts, the relay settles, nobody deletes.
+GRANT INSERT (uuid, topic, key, type, payload, content_type, headers) ON payments.outbox TO ferryman_payments_api;
+GRANT SELECT ON payments.outbox TO ferryman_payments_api, ferryman_relay;
+GRANT SELECT (uuid, topic, key, type, content_type, headers, status, try_count, last_error, created_at, last_attempt_at,
+              published_at) ON payments.outbox TO ferryman_monitor;
+GRANT UPDATE (status, try_count, last_error, last_attempt_at, published_at) ON payments.outbox TO ferryman_relay;

@@ -1,1 +1,1 @@
-"""The chain of the payment orchestrator."""
+"""The chain of payments: the schema `payments`."""

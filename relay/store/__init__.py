@@ -1,1 +1,1 @@
-"""All SQL of the relay: `lanes` are claimed, entries `read`, what fails stands in `exceptions`."""
+"""All SQL of the relay: `claims` of lanes, `reading` of new entries, `exceptions` for entries that fail."""

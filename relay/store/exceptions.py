@@ -1,22 +1,38 @@
-"""Entries that fail, wait behind one that does, or are published once more; changed only while their lane is held.
+"""Entries that failed, wait behind a failed one, or are published once more; changed only while their lane is held.
 
-A parked key has a RETRYING entry at its head, and PARKED ones behind it; a parked topic has PARKED ones only. A key or
-a topic stays parked until the last of them is out, so that newcomers join the tail.
+A parked key has a RETRYING entry at its head and PARKED ones behind it; a parked topic has PARKED ones only. A key or a
+topic stays parked until the last of them is published, so that new entries join the tail.
 """
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from ferryman.relay.model import Due, Entry, Place, lane_of
-from ferryman.relay.policy import PAUSED, Standing
-from ferryman.relay.store.lanes import Connection
-from ferryman.relay.store.reading import COLUMNS
+from ferryman.relay.model import Due, Entry, Place, key_of, lane_of, topic_of
+from ferryman.relay.policy import PAUSED, ExceptionState
+from ferryman.relay.store.claims import COLUMNS
+from ferryman.runtime.postgres import Connection
+
+ParkedKey = tuple[int, str, str]
+"""The lane, the topic and the key of entries that wait."""
+
+ParkedTopic = tuple[int, str]
+"""A topic in one lane whose entries wait."""
 
 _PARKED = """\
 -- relay.parked_keys
 SELECT DISTINCT p.topic, p.key
 FROM unnest(%(lanes)s::smallint[], %(topics)s::text[], %(keys)s::text[]) wanted (lane, topic, key)
 JOIN ferryman.outbox_parked_key p USING (lane, topic, key)
+"""
+
+_WAITING = """\
+-- relay.waiting_keys
+SELECT DISTINCT w.topic, w.key
+FROM unnest(%(lanes)s::smallint[], %(topics)s::text[], %(keys)s::text[]) w (lane, topic, key)
+WHERE EXISTS (
+    SELECT FROM ferryman.outbox_exception e
+    WHERE e.lane = w.lane AND e.topic = w.topic AND e.key = w.key AND e.status IN ('RETRYING', 'PARKED')
+)
 """
 
 _READ_DUE = f"""\
@@ -64,7 +80,7 @@ SET reason = excluded.reason,
 WHERE known.reason <> excluded.reason
 """
 
-# What was released and not tried yet stands behind what was tried: it waits again, so that they keep their order.
+# Entries that were released and not tried yet wait again, behind those that were tried, so that all keep their order.
 _WAIT_FOR_TOPICS = """\
 -- relay.wait_for_topics
 UPDATE ferryman.outbox_exception e SET status = 'PARKED', next_attempt_at = NULL, changed_at = clock_timestamp()
@@ -77,7 +93,7 @@ _PUBLISHED = """\
 DELETE FROM ferryman.outbox_exception WHERE position = ANY (%(positions)s::bigint[])
 """
 
-# The one that failed stays the head: whoever was released with it waits again.
+# The entry that failed stays the head: those that were released with it wait again.
 _WAIT_BEHIND = """\
 -- relay.wait_behind
 UPDATE ferryman.outbox_exception e SET status = 'PARKED', next_attempt_at = NULL, changed_at = clock_timestamp()
@@ -87,13 +103,13 @@ WHERE e.lane = head.lane AND e.topic = head.topic AND e.key = head.key AND e.pos
   AND e.status IN ('RETRYING', 'REPLAYING') AND e.next_attempt_at IS NOT NULL
 """
 
-# How the first of a parked key `p` stands that is not out and not given up: a place in an index, however many wait.
+# Status of the first unfinished entry of the parked key `p`: one index probe, however many wait.
 _HEAD = """\
 (SELECT head.status FROM ferryman.outbox_exception head
  WHERE head.lane = p.lane AND head.topic = p.topic AND head.key = p.key AND head.status IN ('RETRYING', 'PARKED')
  ORDER BY head.lane, head.topic, head.key, head.position LIMIT 1)"""
 
-# One moment for all of a batch: what is due at once goes in the order of positions.
+# The same moment for all of a batch: entries that are due at once go in the order of positions.
 _RELEASE_KEYS = """\
 -- relay.release_keys
 UPDATE ferryman.outbox_exception e
@@ -123,39 +139,39 @@ WHERE p.lane = freed.lane AND p.topic = freed.topic AND p.key = freed.key
   )
 """
 
-# Key by key: the order that matters is that of a key. A key that failed on its own is released by itself, unless its
-# head waits too.
-_RELEASE_TOPICS = """\
--- relay.release_topics
+# A key that failed for a reason of its own is released by itself, unless its head waits for the topic too.
+_BEHIND_ITS_KEY = """\
+EXISTS (
+          SELECT FROM ferryman.outbox_parked_key p
+          WHERE p.lane = w.lane AND p.topic = w.topic AND p.key = w.key AND $head = 'RETRYING'
+      )""".replace("$head", _HEAD)
+
+# Key by key, since order is kept per key.
+_RELEASE_WAITING = """\
+-- relay.release_waiting
 UPDATE ferryman.outbox_exception e
 SET status = 'RETRYING', next_attempt_at = statement_timestamp(), changed_at = clock_timestamp()
 FROM unnest(%(lanes)s::smallint[], %(topics)s::text[]) freed (lane, topic)
 CROSS JOIN LATERAL (
     SELECT w.position FROM ferryman.outbox_exception w
     WHERE w.lane = freed.lane AND w.topic = freed.topic AND w.status = 'PARKED'
-      AND NOT EXISTS (
-          SELECT FROM ferryman.outbox_parked_key p
-          WHERE p.lane = w.lane AND p.topic = w.topic AND p.key = w.key AND $head = 'RETRYING'
-      )
+      AND NOT $behind_its_key
     ORDER BY w.lane, w.topic, w.key, w.position LIMIT %(most)s
 ) next
 WHERE e.position = next.position
-""".replace("$head", _HEAD)
+""".replace("$behind_its_key", _BEHIND_ITS_KEY)
 
-_UNPARK_TOPICS = """\
--- relay.unpark_topics
+_FREE_TOPICS = """\
+-- relay.free_topics
 DELETE FROM ferryman.outbox_parked_topic parked
 USING unnest(%(lanes)s::smallint[], %(topics)s::text[]) freed (lane, topic)
 WHERE parked.lane = freed.lane AND parked.topic = freed.topic
   AND NOT EXISTS (
-      SELECT FROM ferryman.outbox_exception e
-      WHERE e.lane = parked.lane AND e.topic = parked.topic AND e.status IN ('RETRYING', 'PARKED')
-        AND NOT EXISTS (
-            SELECT FROM ferryman.outbox_parked_key p
-            WHERE p.lane = e.lane AND p.topic = e.topic AND p.key = e.key AND $head = 'RETRYING'
-        )
+      SELECT FROM ferryman.outbox_exception w
+      WHERE w.lane = parked.lane AND w.topic = parked.topic AND w.status IN ('RETRYING', 'PARKED')
+        AND NOT $behind_its_key
   )
-""".replace("$head", _HEAD)
+""".replace("$behind_its_key", _BEHIND_ITS_KEY)
 
 _FAIL_OUTAGES = """\
 -- relay.fail_outages
@@ -173,103 +189,98 @@ FROM (
     WHERE p.reason <> %(paused)s AND p.since < clock_timestamp() - %(age)s * interval '1 second'
 ) old
 WHERE e.position = old.position
-RETURNING e.topic
+RETURNING e.lane, e.topic, e.key
 """
 
 
 def parked(connection: Connection, entries: Sequence[Entry]) -> set[Place]:
-    """Which of these entries' keys are parked."""
-    places = {(lane_of(entry), entry[2], entry[3]) for entry in entries}
-    return {(topic, key) for topic, key in connection.execute(_PARKED, _columns(places)).fetchall()}
+    """Return those of the entries' keys that are parked."""
+    keys = {(lane_of(entry), topic_of(entry), key_of(entry)) for entry in entries}
+    return {(topic, key) for topic, key in connection.execute(_PARKED, columns(keys)).fetchall()}
+
+
+def waiting(connection: Connection, entries: Sequence[Entry]) -> set[Place]:
+    """Return those of the entries' keys of which an entry waits."""
+    keys = {(lane_of(entry), topic_of(entry), key_of(entry)) for entry in entries}
+    return {(topic, key) for topic, key in connection.execute(_WAITING, columns(keys)).fetchall()} if keys else set()
 
 
 def read_due(connection: Connection, lanes: Sequence[int], most: int) -> list[Due]:
-    """What is to be tried now, in the order of when it was due, then of its position."""
+    """Return what must be tried now, ordered by when it was due, then by position."""
     rows = connection.execute(_READ_DUE, {"lanes": list(lanes), "most": most}, binary=True).fetchall()
-    return [Due(Entry(*row[:-2]), row[-2], row[-1]) for row in rows]
+    return [Due(Entry(*entry), attempts, replay) for *entry, attempts, replay in rows]
 
 
-def record(connection: Connection, standings: Mapping[Entry, Standing]) -> None:
-    """How these entries stand from now on."""
-    if not standings:
+def record(connection: Connection, states: Mapping[Entry, ExceptionState]) -> None:
+    """Write down the new state of each entry."""
+    if not states:
         return
     values: dict[str, Any] = {
-        "positions": [entry.position for entry in standings],
-        "lanes": [entry.lane for entry in standings],
-        "topics": [entry.topic for entry in standings],
-        "keys": [entry.key for entry in standings],
-        "statuses": [each.status for each in standings.values()],
-        "attempts": [each.attempts for each in standings.values()],
-        "delays": [each.delay_seconds for each in standings.values()],
-        "errors": [each.error for each in standings.values()],
+        "positions": [entry.position for entry in states],
+        **columns([(entry.lane, entry.topic, entry.key) for entry in states]),
+        "statuses": [each.status for each in states.values()],
+        "attempts": [each.attempts for each in states.values()],
+        "delays": [each.delay_seconds for each in states.values()],
+        "errors": [each.error for each in states.values()],
     }
     connection.execute(_RECORD, values)
 
 
 def park_keys(connection: Connection, entries: Collection[Entry]) -> None:
-    """From now on later entries of these keys wait; those that were released with them wait again."""
+    """Make later entries of these keys wait; those that were released with them wait again."""
     if entries:
-        values = _columns([(entry.lane, entry.topic, entry.key) for entry in entries])
+        values = columns([(entry.lane, entry.topic, entry.key) for entry in entries])
         connection.execute(_PARK_KEYS, values)
         connection.execute(_WAIT_BEHIND, values | {"positions": [entry.position for entry in entries]})
 
 
-def park_topics(connection: Connection, topics: Mapping[tuple[int, str], str]) -> None:
-    """From now on entries of these topics wait in these lanes, for this reason."""
+def park_topics(connection: Connection, topics: Mapping[ParkedTopic, str]) -> None:
+    """Make entries of these topics wait in these lanes, for this reason."""
     if topics:
-        lanes, names = [lane for lane, _ in topics], [name for _, name in topics]
-        values = {"lanes": lanes, "topics": names, "reasons": list(topics.values()), "paused": PAUSED}
+        values = columns(topics) | {"reasons": list(topics.values()), "paused": PAUSED}
         connection.execute(_PARK_TOPICS, values)
         connection.execute(_WAIT_FOR_TOPICS, values)
 
 
 def published(connection: Connection, entries: Collection[Entry]) -> None:
+    """Forget the exceptions of entries that were published."""
     if entries:
         connection.execute(_PUBLISHED, {"positions": [entry.position for entry in entries]})
 
 
-def release_keys(connection: Connection, keys: Collection[tuple[int, str, str]], most: int) -> None:
-    """The next waiting ones of each key whose head is out are due; a key of which nothing waits is free.
+def release_keys(connection: Connection, keys: Collection[ParkedKey], most: int) -> None:
+    """Make the next waiting entries due of each key whose head is finished; free keys that nothing waits for.
 
-    About `most` of all keys together, so that however many are released, what is due stays a batch.
+    About `most` are released of all keys together, so that however many keys there are, what is due stays a batch.
     """
     if keys:
-        connection.execute(_RELEASE_KEYS, _columns(keys) | {"most": max(1, most // len(keys))})
-        connection.execute(_UNPARK_KEYS, _columns(keys))
+        connection.execute(_RELEASE_KEYS, columns(keys) | {"most": max(1, most // len(keys))})
+        connection.execute(_UNPARK_KEYS, columns(keys))
 
 
-def release_topics(connection: Connection, topics: Collection[tuple[int, str]], most: int) -> int:
-    """The next waiting ones of each topic are due, about `most` of all together; how many. A topic that nothing waits
-    for is free.
-    """
-    if not topics:
-        return 0
-    values: dict[str, Any] = {"lanes": [lane for lane, _ in topics], "topics": [topic for _, topic in topics]}
-    values["most"] = max(1, most // len(topics))
-    released = connection.execute(_RELEASE_TOPICS, values).rowcount
-    connection.execute(_UNPARK_TOPICS, values)
-    return released
+def release_waiting(connection: Connection, topics: Collection[ParkedTopic], most: int) -> None:
+    """Make the next waiting entries of each topic due, about `most` of all together."""
+    if topics:
+        connection.execute(_RELEASE_WAITING, columns(topics) | {"most": max(1, most // len(topics))})
 
 
-def fail_outages(
-    connection: Connection, topics: Collection[tuple[int, str]], age_seconds: float, most: int
-) -> list[str]:
-    """What waited for these topics for longer than it may is FAILED; the topic of each."""
+def free_topics(connection: Connection, topics: Collection[ParkedTopic]) -> None:
+    """Free the topics that nothing waits for."""
+    if topics:
+        connection.execute(_FREE_TOPICS, columns(topics))
+
+
+def fail_outages(connection: Connection, topics: Collection[ParkedTopic], age_seconds: float, most: int) -> list[str]:
+    """Mark entries FAILED that waited too long for these topics, and free their keys. Return the topic of each."""
     if not topics:
         return []
-    values = {
-        "lanes": [lane for lane, _ in topics],
-        "topics": [topic for _, topic in topics],
-        "paused": PAUSED,
-        "age": age_seconds,
-        "most": most,
-    }
-    return [topic for (topic,) in connection.execute(_FAIL_OUTAGES, values).fetchall()]
+    values = columns(topics) | {"paused": PAUSED, "age": age_seconds, "most": most}
+    keys = connection.execute(_FAIL_OUTAGES, values).fetchall()
+    connection.execute(_UNPARK_KEYS, columns(set(keys)))
+    return [topic for _, topic, _ in keys]
 
 
-def _columns(keys: Collection[tuple[int, str, str]]) -> dict[str, Any]:
-    return {
-        "lanes": [lane for lane, _, _ in keys],
-        "topics": [topic for _, topic, _ in keys],
-        "keys": [key for _, _, key in keys],
-    }
+def columns(keys: Collection[ParkedKey] | Collection[ParkedTopic]) -> dict[str, Any]:
+    """Return the keys, or topics, as the arrays that the statements take."""
+    arrays = [list(array) for array in zip(*keys, strict=True)] or [[], [], []]
+    return dict(zip(("lanes", "topics", "keys"), arrays, strict=False))

@@ -1,26 +1,47 @@
-"""What clients of the API send, and what they are shown. What is not named here is refused."""
+"""The bodies of the API: requests and answers. Fields that are not named here are refused."""
 
 import base64
 import binascii
 import json
+import re
 from datetime import UTC, datetime
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 from uuid import UUID
 
-from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr
+from pydantic import (
+    AfterValidator,
+    AwareDatetime,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StrictBool,
+    StrictInt,
+    StrictStr,
+)
 
-from ferryman.services.payments.store import LONGEST_REFERENCE, MOST_AMOUNT, Filters, Recorded, Request
-from ferryman.services.payments.telling import Told
+from ferryman.services.payments.store import LONGEST_REFERENCE, MOST_AMOUNT, RecordedPayment, Request
 
 Status = Literal["PENDING", "SUCCEEDED", "FAILED"]
-# The wallet's own. What was cancelled or came too late is for the results to say: nothing is undone for such reasons.
+# The wallet's own reasons. Cancellations and timeouts are left to results: no money is given back for these reasons.
 Reason = Literal["INSUFFICIENT_FUNDS", "NO_WALLET", "WRONG_CURRENCY", "INVALID_AMOUNT", "UNKNOWN"]
 
 
 def _without_nul(text: str) -> str:
     if "\0" in text:
-        raise ValueError("a null character cannot be kept")
+        raise ValueError("a null character cannot be stored")
     return text
+
+
+def _written(pattern: str, words: str) -> BeforeValidator:
+    """Refuse what pydantic would understand beyond one way to write a value: `since=0`, `limit=1_0`."""
+
+    def check(given: str) -> str:
+        if not re.match(pattern, given, re.ASCII):
+            raise ValueError(words)
+        return given
+
+    return BeforeValidator(check)
 
 
 Amount = Annotated[
@@ -30,10 +51,13 @@ Currency = Annotated[StrictStr, Field(pattern="^[A-Z]{3}$", description="ISO 421
 Reference = Annotated[
     StrictStr, Field(max_length=LONGEST_REFERENCE, description="The client's own words."), AfterValidator(_without_nul)
 ]
+Moment = Annotated[AwareDatetime, _written(r"\d{4}-\d\d-\d\dT\d\d:", "write a time as 2026-05-04T10:00:00Z")]
+Limit = Annotated[int, Field(ge=1, le=500), _written(r"\d{1,3}$", "write a whole number from 1 to 500")]
+Instant = Annotated[datetime, AfterValidator(lambda when: when.astimezone(UTC))]
 
 
 class BadCursor(ValueError):
-    """It is no `next` of a page."""
+    """A cursor that is not the `next` of a page."""
 
 
 class _Body(BaseModel):
@@ -41,22 +65,24 @@ class _Body(BaseModel):
 
 
 class NewPayment(_Body):
-    """A payment as its client asks for it."""
+    """A payment as its client requests it."""
 
-    uuid: UUID = Field(description="The client's own. Sent again with the same body, it is the same payment.")
+    uuid: UUID = Field(description="Chosen by the client. The same uuid with the same body is the same payment.")
     wallet_id: UUID = Field(description="The wallet that pays.")
     amount: Amount
     currency: Currency
     reference: Reference | None = None
-    fulfil: StrictBool = Field(False, description="Whether somebody downstream must accept it once it is taken.")
+    fulfil: StrictBool = Field(False, description="Whether the payment must be accepted downstream once it is taken.")
 
     @property
     def request(self) -> Request:
         return Request(self.uuid, self.wallet_id, self.amount, self.currency, self.fulfil, self.reference)
 
 
-class Payment(BaseModel):
-    """A payment as it stands."""
+class PaymentView(BaseModel):
+    """A payment in its present state."""
+
+    model_config = ConfigDict(from_attributes=True)
 
     uuid: UUID
     wallet_id: UUID
@@ -64,67 +90,58 @@ class Payment(BaseModel):
     currency: str
     fulfil: bool
     status: Status = Field(description="PENDING until it is over.")
-    reason: str | None = Field(description="Why it fails; it may be there before it is over.")
+    reason: str | None = Field(description="Why it fails; it may be set before the payment is over.")
     reference: str | None
-    created_at: datetime
-    changed_at: datetime
+    created_at: Instant
+    changed_at: Instant
 
 
-class Page(BaseModel):
-    """Some payments, the newest first."""
+class PaymentsPage(BaseModel):
+    """A page of payments, the newest first."""
 
-    payments: list[Payment]
-    next: str | None = Field(description="Give it as `after` for those that follow; null where none do.")
+    payments: list[PaymentView]
+    next: str | None = Field(description="Send it as `after` for the next page; null on the last page.")
 
 
 class Result(_Body):
-    """What the wallet says became of a payment."""
+    """The result of a payment, as the wallet reports it."""
 
     status: Literal["SUCCEEDED", "FAILED"]
-    reason: Reason | None = Field(None, description="Of what failed; it is kept as UNKNOWN where none is given.")
-    wallet_id: UUID | None = Field(None, description="Where given, it must be that of the payment; so the others.")
+    reason: Reason | None = Field(None, description="Why the payment failed; UNKNOWN if it is left out.")
+    wallet_id: UUID | None = Field(None, description="If given, it must be the payment's, like the next two.")
     amount: Amount | None = None
     currency: Currency | None = None
 
-    @property
-    def told(self) -> Told:
-        reason = (self.reason or "UNKNOWN") if self.status == "FAILED" else None
-        return Told(self.status, reason, self.wallet_id, self.amount, self.currency)
 
-
-class Wanted(_Body):
-    """Which payments are listed."""
+class PaymentsQuery(_Body):
+    """The filters and the cursor of a list of payments."""
 
     status: Status | None = None
     wallet_id: UUID | None = None
-    since: AwareDatetime | None = Field(None, description="Recorded then or later; RFC 3339, with its offset.")
-    until: AwareDatetime | None = Field(None, description="Recorded before that.")
-    limit: int = Field(100, ge=1, le=500)
-    after: str | None = Field(None, max_length=200, description="`next` of the page before.")
+    since: Moment | None = Field(None, description="Recorded at that time or later; RFC 3339, with an offset.")
+    until: Moment | None = Field(None, description="Recorded before that time.")
+    limit: Limit = 100
+    after: str | None = Field(None, max_length=200, description="The `next` of the previous page.")
 
     @property
-    def filters(self) -> Filters:
-        """BadCursor where `after` is none that we gave."""
+    def filters(self) -> dict[str, Any]:
+        """The filters, as the store takes them. Raises BadCursor if `after` is not a cursor of ours."""
         behind = _read(self.after) if self.after is not None else None
-        return Filters(self.status, self.wallet_id, self.since, self.until, behind)
+        return {**self.model_dump(exclude={"limit", "after"}), "behind": behind}
 
 
-def shown(found: Recorded) -> Payment:
-    """Its inner state stays ours: clients are told the status."""
-    return Payment(
-        uuid=found.uuid, wallet_id=found.wallet_id, amount=found.amount, currency=found.currency, fulfil=found.fulfil,
-        status=found.status, reason=found.reason, reference=found.reference,
-        created_at=found.created_at.astimezone(UTC), changed_at=found.changed_at.astimezone(UTC),
-    )  # fmt: skip
+def shown(found: RecordedPayment) -> PaymentView:
+    """Return a payment as clients see it: with its status, not with its inner state."""
+    return PaymentView.model_validate(found)
 
 
-def page(found: list[Recorded], limit: int) -> Page:
-    """Of one more than are shown: that one says that there are more."""
+def page(found: list[RecordedPayment], limit: int) -> PaymentsPage:
+    """Return a page of `limit` payments; one more in `found` means that another page follows."""
     last = found[limit - 1] if len(found) > limit else None
-    return Page(payments=[shown(each) for each in found[:limit]], next=_write(last) if last else None)
+    return PaymentsPage(payments=[shown(each) for each in found[:limit]], next=_write(last) if last else None)
 
 
-def _write(last: Recorded) -> str:
+def _write(last: RecordedPayment) -> str:
     place = [last.created_at.astimezone(UTC).isoformat(), str(last.uuid)]
     return base64.urlsafe_b64encode(json.dumps(place, separators=(",", ":")).encode()).decode().rstrip("=")
 
@@ -134,7 +151,7 @@ def _read(cursor: str) -> tuple[datetime, UUID]:
         at, uuid = json.loads(base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True))
         when = datetime.fromisoformat(at)
         if when.utcoffset() is None:
-            raise ValueError("a time without its offset")
+            raise ValueError("a time without an offset")
         return when, UUID(uuid)
     except (binascii.Error, ValueError, TypeError, AttributeError, RecursionError) as error:
-        raise BadCursor("it is no `next` of a page") from error
+        raise BadCursor("it is not the `next` of a page") from error

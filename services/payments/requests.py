@@ -1,4 +1,4 @@
-"""Recording payments: the request and the message that has it done, in the writer's own transaction."""
+"""Recording payments: the request and the message that starts it, in the writer's own transaction."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -6,44 +6,37 @@ from dataclasses import replace
 from uuid import UUID
 
 from ferryman import FerrymanError, Message, Permanent, Transient, append_many, encoded
-from ferryman.services.payments import literal, store
+from ferryman.services.payments import store
 from ferryman.services.payments.rules import Payment, Rules
-from ferryman.services.payments.store import Connection, Recorded, Request
+from ferryman.services.payments.store import Connection, RecordedPayment, Request
 
 
 class AnotherRequest(FerrymanError):
-    """A payment with this uuid is recorded, and it is not this one."""
+    """A different payment is recorded with this uuid."""
 
     def __init__(self, uuid: UUID) -> None:
         super().__init__(
             f"a payment {uuid} is recorded already, with another body", remedy="give each payment a uuid of its own"
         )
-        self.uuid = uuid
 
 
 class OutOfBounds(Permanent):
-    """It asks for what no payment may have."""
+    """A value that no payment may have."""
+
+
+class NotFulfilled(Permanent):
+    """A request for fulfilment in the literal mode, which knows only the wallet."""
 
 
 def record(
     db: Connection, requests: Sequence[Request], rules: Rules, headers: Mapping[str, str] | None = None
-) -> list[Recorded]:
-    """Each payment once, however often it is sent; how each stands. All of them, or none."""
-    return _recorded(db, requests, rules, headers or {})[0] if requests else []
+) -> tuple[list[RecordedPayment], bool]:
+    """Record each payment once, however often it is sent: all of them, or none.
 
-
-def record_one(
-    db: Connection, request: Request, rules: Rules, headers: Mapping[str, str] | None = None
-) -> tuple[Recorded, bool]:
-    """How it stands, and whether it was not there before."""
-    [found], new = _recorded(db, [request], rules, headers or {})
-    return found, new
-
-
-def _recorded(
-    db: Connection, requests: Sequence[Request], rules: Rules, headers: Mapping[str, str]
-) -> tuple[list[Recorded], bool]:
-    """How each stands, and whether any was not there before. The headers are those of every message that follows."""
+    Return how each stands, and True if any is new. Every message that follows carries the headers.
+    """
+    if not requests:
+        return [], False
     wanted = {each.uuid: each for each in requests}
     for each in requests:
         if wanted[each.uuid] != each:
@@ -54,8 +47,8 @@ def _recorded(
         before = [uuid for uuid in wanted if uuid not in new]
         found = {**new, **(store.find(db, before) if before else {})}
         if gone := [wanted[uuid] for uuid in before if uuid not in found]:
-            _new(db, gone, rules, headers)  # archived in between, which it is refused for now
-            raise Transient(f"the payment {gone[0].uuid} came and went meanwhile")
+            _new(db, gone, rules, headers)  # archived in the meantime: this refuses it
+            raise Transient(f"the payment {gone[0].uuid} was recorded and removed in the meantime")
         for uuid in before:
             if found[uuid].request != wanted[uuid]:
                 raise AnotherRequest(uuid)
@@ -63,53 +56,64 @@ def _recorded(
 
 
 def _check(request: Request) -> None:
-    """By the same bounds as the API: what one of the ways in lets through, the others must be able to tell of."""
+    """Refuse values outside the API's bounds: the API must be able to show what is recorded by other means too."""
     uuid, _, amount, currency, _, reference = request
     if not 0 < amount <= store.MOST_AMOUNT:
         said, remedy = f"an amount of {amount}", f"give a whole number from 1 to {store.MOST_AMOUNT}"
     elif not (len(currency) == 3 and currency.isascii() and currency.isalpha() and currency.isupper()):
-        said, remedy = f"the currency {currency[:10]!r}", "give three capital letters, as ISO 4217 has them"
+        said, remedy = f"the currency {currency[:10]!r}", "give three capital letters, as in ISO 4217"
     elif reference is not None and ("\0" in reference or len(reference) > store.LONGEST_REFERENCE):
-        said, remedy = "a reference that cannot be kept", f"give {store.LONGEST_REFERENCE} characters, none of them NUL"
+        said = "a reference that cannot be stored"
+        remedy = f"give at most {store.LONGEST_REFERENCE} characters, none of them NUL"
     else:
         return
     raise OutOfBounds(f"the payment {uuid} has {said}", remedy=remedy)
 
 
 def _new(
-    db: Connection, requests: Sequence[Request], rules: Rules, headers: Mapping[str, str]
-) -> Mapping[UUID, Recorded]:
-    """Those that were not there before: recorded, with what has them done, by the journal or by a table of its own.
+    db: Connection, requests: Sequence[Request], rules: Rules, headers: Mapping[str, str] | None
+) -> Mapping[UUID, RecordedPayment]:
+    """Record the payments that are new, with the messages that start them, and return these payments.
 
-    One alone is recorded by one statement, which needs no transaction around it.
+    The messages go to the journal, or in the literal mode to an outbox table of its own. A single payment is recorded
+    by one statement, which needs no transaction around it.
     """
     if rules.literal:
-        if fulfil := [each for each in requests if each.fulfil]:
-            known = store.find(db, [each.uuid for each in fulfil])
-            literal.refuse_fulfilment([each for each in fulfil if each.uuid not in known])
-        new = store.record(db, requests, None)
-        literal.enqueue(db, [each for each in requests if each.uuid in new], rules, headers)
+        _refuse_fulfilment(db, requests)
     elif len(requests) == 1:
         messages = [encoded(each) for each in _messages(rules, requests[0], headers)]
-        new = store.record_one(db, requests[0], rules.answer_seconds, messages)
+        return store.record_one(db, requests[0], rules.settings.answer_seconds, messages)
+    new = store.record(db, requests, None if rules.literal else rules.settings.answer_seconds)
+    fresh = [(each.uuid, m) for each in requests if each.uuid in new for m in _messages(rules, each, headers)]
+    if rules.literal:
+        store.enqueue(db, [(uuid, encoded(message)) for uuid, message in fresh])
     else:
-        new = store.record(db, requests, rules.answer_seconds)
-        append_many(db, [m for each in requests if each.uuid in new for m in _messages(rules, each, headers)])
+        append_many(db, [message for _, message in fresh])
     return new
+
+
+def _refuse_fulfilment(db: Connection, requests: Sequence[Request]) -> None:
+    """Refuse new payments that ask for fulfilment: in the literal mode they could never succeed."""
+    if not (asked := [each.uuid for each in requests if each.fulfil]):
+        return
+    known = store.find(db, asked)
+    if new := [uuid for uuid in asked if uuid not in known]:
+        raise NotFulfilled(
+            f"the payment {new[0]} asks to be fulfilled, which the literal mode does not do",
+            remedy='leave `fulfil` out, or set payments.mode = "saga"',
+        )
 
 
 @contextmanager
 def _together(db: Connection) -> Iterator[None]:
-    """All or nothing: on a connection in autocommit mode, and in a transaction whose owner goes on after a refusal."""
+    """Make the block all or nothing: in autocommit mode, and in a transaction that goes on after a refusal."""
     if not db.autocommit:
-        db.execute("")  # it is in its transaction from here on, which is its owner's to commit
+        db.execute("")  # begins the transaction, which its owner commits; ours is a savepoint in it
     with db.transaction():
         yield
 
 
-def _messages(rules: Rules, request: Request, headers: Mapping[str, str]) -> Sequence[Message]:
-    payment = Payment(
-        request.uuid, request.wallet_id, request.amount, request.currency, request.fulfil, "DEDUCTING", 1, None
-    )
-    messages = rules.requested(payment, request.reference)
+def _messages(rules: Rules, request: Request, headers: Mapping[str, str] | None) -> Sequence[Message]:
+    uuid, wallet_id, amount, currency, fulfil, reference = request
+    messages = rules.requested(Payment(uuid, wallet_id, amount, currency, fulfil, "DEDUCTING", 1, None), reference)
     return [replace(each, headers=headers) for each in messages] if headers else messages

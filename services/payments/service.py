@@ -1,38 +1,49 @@
-"""`ferryman run payments`: results are applied, and what is not answered in time is undone."""
+"""Payments are moved by results and timeouts, in `ferryman run payments`, and by the wallet's reports over HTTP."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
+from uuid import UUID
 
 import psycopg
 
-from ferryman import Consumer, Misconfigured
-from ferryman.saga.engine import Results, Sagas, Source
-from ferryman.services.payments.machine import MACHINE
-from ferryman.services.payments.rules import Payment, Rules, payment_of
+from ferryman import Consumer, FerrymanError, Misconfigured
+from ferryman.saga.engine import Results, ResultSource, Sagas
+from ferryman.saga.moves import Move
+from ferryman.services.payments import store
+from ferryman.services.payments.bodies import Result
+from ferryman.services.payments.payments_settings import PaymentsSettings
+from ferryman.services.payments.rules import MACHINE, Payment, Rules
+from ferryman.services.payments.store import Connection, RecordedPayment
 
 NAME = "payments"
-_WALLET = Source(NAME, "wallet.results")
-_FULFILMENTS = Source("payments-fulfilments", "fulfilments.results")
+_WALLET = ResultSource(NAME, "wallet.results")
+_FULFILMENTS = ResultSource("payments-fulfilments", "fulfilments.results")
 RESULTS = {
     "wallet.succeeded": _WALLET,
     "wallet.failed": _WALLET,
     "fulfilment.accepted": _FULFILMENTS,
     "fulfilment.refused": _FULFILMENTS,
 }
-"""Of each type its source: whoever fulfils may write to its own topic, and has no word on the wallet's money."""
+"""The source of each type of result: who writes fulfilments must have no say on the wallet's money."""
 
 
 def sagas(rules: Rules) -> Sagas[Payment]:
-    return Sagas(MACHINE, Payment, Results(RESULTS, payment_of), on_result=rules.on_result, on_due=rules.on_due)
+    results = Results(RESULTS, of=lambda result: result.data["request_id"])
+    group = rules.settings.wallet_group
+    return Sagas(
+        MACHINE, Payment, results, on_result=rules.on_result, on_due=rules.on_due,
+        participants={"payments.commands": group} if group else None,
+    )  # fmt: skip
 
 
 def consumers(engine: Sagas[Payment]) -> list[Consumer]:
-    """One for each source. They take every type: what comes from where it does not belong is kept as FORGED."""
+    """Return a consumer for each source. They take every type: a result from the wrong source is kept as FORGED."""
     return [consumer(engine, source.consumer, [source.topic]) for source in dict.fromkeys(RESULTS.values())]
 
 
 def consumer(engine: Sagas[Payment], name: str, topics: Sequence[str]) -> Consumer:
-    """Applies results; a duplicate is answered by nobody, so nothing is reported again."""
+    """Return a consumer that applies results. It reports nothing, so nothing is reported again for duplicates."""
     made = Consumer(name, topics, connection=psycopg.Connection, unknown="reject", rereport=False)
     made.handles_batch(*RESULTS)(engine.apply)
     made.after_commit(engine.tell)
@@ -40,21 +51,51 @@ def consumer(engine: Sagas[Payment], name: str, topics: Sequence[str]) -> Consum
 
 
 def rules_of(settings: Any) -> Rules:
-    """As the settings under [payments] say."""
-    given = settings.payments
-    return Rules(
-        answer_seconds=given.answer_seconds, again_seconds=given.again_seconds, longest_seconds=given.longest_seconds,
-        most_attempts=given.most_attempts, events=given.events, literal=given.mode == "literal",
-    )  # fmt: skip
+    """Return the rules with the settings under [payments]."""
+    return Rules(settings.section(PaymentsSettings))
 
 
 def payments(settings: Any) -> list[Consumer | Sagas[Payment]]:
-    """The consumers of results, and the sagas whose timeouts are looked after."""
+    """Return the consumers of results, and the sagas for the loop of timeouts."""
     rules = rules_of(settings)
     if rules.literal:
         raise Misconfigured(
-            "in the literal mode no results come by Kafka, and nothing is ever undone: there is nothing to run",
+            "in the literal mode no results come by Kafka, and nothing is cancelled: there is nothing to run",
             setting="payments.mode", remedy="run `relay`, `wallet-literal` and `api`; or set the mode to saga",
         )  # fmt: skip
     engine = sagas(rules)
     return [*consumers(engine), engine]
+
+
+class NotBelieved(FerrymanError):
+    """A report that contradicts the payment, or that may not end it."""
+
+
+def tell(
+    db: Connection, uuid: UUID, told: Result, *, engine: Sagas[Payment], rules: Rules, headers: Mapping[str, str]
+) -> RecordedPayment | None:
+    """Apply the wallet's report by HTTP, and return the payment after it; None if there is none.
+
+    A report may come never, late or twice, and may be wrong. A payment that is over never changes.
+    """
+
+    def rule(payment: Payment) -> Move | None:
+        for name in ("wallet_id", "amount", "currency"):
+            if (said := getattr(told, name)) is not None and said != getattr(payment, name):
+                raise NotBelieved(f"the payment {uuid} has another {name}")
+        move = rules.told(payment, told.status, told.reason or "UNKNOWN")
+        return move and move._replace(messages=tuple(replace(each, headers=headers) for each in move.messages))
+
+    engine.act(db, [uuid], rule)
+    found = store.find(db, [uuid]).get(uuid)
+    if found is not None and found.status != told.status:
+        raise NotBelieved(f"the payment {uuid} {_why(found)}")
+    return found
+
+
+def _why(found: RecordedPayment) -> str:
+    if found.status != "PENDING":
+        return f"is over: it is {found.status}, and that is final"
+    if found.fulfil:
+        return "has several steps: only the results of its steps end it"
+    return f"is {found.state}: only the wallet's answer to the last command ends it"

@@ -1,4 +1,4 @@
-"""All SQL of the requests: recording them, and looking at them. What moves them is the machine's."""
+"""All SQL that records and reads requests. The saga engine moves them."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -14,7 +14,7 @@ from ferryman import Encoded, FerrymanError
 
 Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
 
-# Sorted, so that two clients who send the same payments wait for one another and do not deadlock.
+# Sorted: two clients that send the same payments wait for one another and do not deadlock.
 _RECORD = """\
 -- payments.record
 INSERT INTO payments.requests (uuid, wallet_id, amount, currency, fulfil, due_at)
@@ -27,7 +27,7 @@ ON CONFLICT (uuid) DO NOTHING
 RETURNING uuid, wallet_id, amount, currency, fulfil, status, state, reason, created_at, changed_at
 """
 
-# What leaves with it is appended by the same statement, if the request is new: clients mostly send one at a time.
+# The same statement appends the messages of a new request: clients mostly send one payment at a time.
 _RECORD_ONE = """\
 -- payments.record_one
 WITH recorded AS (
@@ -90,15 +90,20 @@ ORDER BY r.created_at DESC, r.uuid DESC LIMIT %(most)s
 
 MOST_AMOUNT, LONGEST_REFERENCE = 10**15, 500
 
+_ENDED = """\
+-- payments.ended
+SELECT said FROM payments.ended WHERE uuid = %s
+"""
 _ARCHIVED = "requests_archived"
+_ANOTHER = "give each payment a uuid of its own"
 
 
 class Archived(FerrymanError):
-    """A payment with this uuid is over, and was archived: it is not asked for again."""
+    """A payment with this uuid is over and archived: the uuid cannot be used again."""
 
 
 class Request(NamedTuple):
-    """What a client asks for."""
+    """A payment as a client requests it."""
 
     uuid: UUID
     wallet_id: UUID
@@ -108,8 +113,8 @@ class Request(NamedTuple):
     reference: str | None = None
 
 
-class Recorded(NamedTuple):
-    """A request, and how it stands."""
+class RecordedPayment(NamedTuple):
+    """A recorded request in its present state."""
 
     uuid: UUID
     wallet_id: UUID
@@ -128,25 +133,15 @@ class Recorded(NamedTuple):
         return Request(self.uuid, self.wallet_id, self.amount, self.currency, self.fulfil, self.reference)
 
 
-class Filters(NamedTuple):
-    """Which are listed, and behind which it goes on."""
-
-    status: str | None = None
-    wallet_id: UUID | None = None
-    since: datetime | None = None
-    until: datetime | None = None
-    behind: tuple[datetime, UUID] | None = None
-
-
-def record(db: Connection, requests: Sequence[Request], answer_seconds: float | None) -> dict[UUID, Recorded]:
-    """Those that were not there before. None waits for an answer for ever."""
+def record(db: Connection, requests: Sequence[Request], answer_seconds: float | None) -> dict[UUID, RecordedPayment]:
+    """Record requests, and return the new ones. Without `answer_seconds` they never time out."""
     uuids, wallets, amounts, currencies, fulfils, _ = (list(column) for column in zip(*requests, strict=True))
     given = {"uuids": uuids, "wallets": wallets, "amounts": amounts, "currencies": currencies, "fulfils": fulfils,
              "seconds": answer_seconds}  # fmt: skip
-    with _telling_archived():
+    with _refusing_archived():
         rows = db.cursor(row_factory=tuple_row).execute(_RECORD, given, binary=True).fetchall()
     said = {each.uuid: each.reference for each in requests}
-    new = {row[0]: Recorded._make((*row, said[row[0]])) for row in rows}
+    new = {row[0]: RecordedPayment._make((*row, said[row[0]])) for row in rows}
     if told := {uuid: reference for uuid, reference in said.items() if reference is not None and uuid in new}:
         db.execute(_REFER, {"uuids": list(told), "references": list(told.values())})
     return new
@@ -154,25 +149,25 @@ def record(db: Connection, requests: Sequence[Request], answer_seconds: float | 
 
 def record_one(
     db: Connection, request: Request, answer_seconds: float | None, messages: Sequence[Encoded]
-) -> dict[UUID, Recorded]:
-    """As `record`, and the messages are appended if it was not there before: all in one statement."""
+) -> dict[UUID, RecordedPayment]:
+    """Record a request and append its messages if it is new, in one statement."""
     given: dict[str, Any] = {**request._asdict(), "seconds": answer_seconds}
     for n, message in enumerate(messages):
         given |= {f"{name}{n}": value for name, value in message._asdict().items()}
     statement = _record_one(len(messages), referred=request.reference is not None)
-    with _telling_archived():
+    with _refusing_archived():
         row = db.cursor(row_factory=tuple_row).execute(statement, given, binary=True).fetchone()
-    return {} if row is None else {request.uuid: Recorded._make((*row[: -len(messages)], request.reference))}
+    return {} if row is None else {request.uuid: RecordedPayment._make((*row[: -len(messages)], request.reference))}
 
 
 @contextmanager
-def _telling_archived() -> Iterator[None]:
+def _refusing_archived() -> Iterator[None]:
     try:
         yield
     except psycopg.errors.UniqueViolation as error:
         if error.diag.constraint_name != _ARCHIVED:
             raise
-        raise Archived(str(error.diag.message_primary), remedy="give each payment a uuid of its own") from error
+        raise Archived(str(error.diag.message_primary), remedy=_ANOTHER) from error
 
 
 @cache
@@ -182,7 +177,7 @@ def _record_one(messages: int, *, referred: bool) -> str:
 
 
 def enqueue(db: Connection, messages: Sequence[tuple[UUID, Encoded]]) -> None:
-    """Rows of the literal mode's outbox, each with the uuid of its request."""
+    """Write rows to the outbox of the literal mode, each with the uuid of its request."""
     given = {
         "uuids": [uuid for uuid, _ in messages],
         **{f"{name.removesuffix('s')}s": [getattr(each, name) for _, each in messages]
@@ -191,17 +186,31 @@ def enqueue(db: Connection, messages: Sequence[tuple[UUID, Encoded]]) -> None:
     db.execute(_ENQUEUE, given, binary=True)
 
 
-def find(db: Connection, uuids: Sequence[UUID]) -> dict[UUID, Recorded]:
-    """Planned anew each time: a plan of the empty table would be kept, and read all of it when it is large."""
-    cursor = db.cursor(row_factory=class_row(Recorded))
+def find(db: Connection, uuids: Sequence[UUID]) -> dict[UUID, RecordedPayment]:
+    """Return these requests. The statement is not prepared: a plan made for an empty table would scan a large one."""
+    cursor = db.cursor(row_factory=class_row(RecordedPayment))
     rows = cursor.execute(_FIND, {"uuids": list(uuids)}, prepare=False).fetchall()
     return {row.uuid: row for row in rows}
 
 
-def listed(db: Connection, filters: Filters, most: int) -> list[Recorded]:
-    """The newest first."""
-    at, uuid = filters.behind or (None, None)
-    given = {"pending": None if filters.status is None else filters.status == "PENDING", "status": filters.status,
-             "wallet": filters.wallet_id, "since": filters.since, "until": filters.until, "at": at, "uuid": uuid,
-             "most": most}  # fmt: skip
-    return db.cursor(row_factory=class_row(Recorded)).execute(_LIST, given).fetchall()
+def refuse_archived(db: Connection, uuid: UUID) -> None:
+    """Raise Archived, which says how the payment ended, if it was archived."""
+    if row := db.execute(_ENDED, (uuid,)).fetchone():
+        raise Archived(str(row[0]), remedy=_ANOTHER)
+
+
+def listed(
+    db: Connection,
+    most: int,
+    *,
+    status: str | None = None,
+    wallet_id: UUID | None = None,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    behind: tuple[datetime, UUID] | None = None,
+) -> list[RecordedPayment]:
+    """Return requests, the newest first; `behind` is the time and the uuid of the last one of the previous page."""
+    at, uuid = behind or (None, None)
+    given = {"pending": None if status is None else status == "PENDING", "status": status, "wallet": wallet_id,
+             "since": since, "until": until, "at": at, "uuid": uuid, "most": most}  # fmt: skip
+    return db.cursor(row_factory=class_row(RecordedPayment)).execute(_LIST, given).fetchall()

@@ -1,14 +1,16 @@
-"""Commands in, results out: the wallet as a consumer."""
+"""The wallet as a consumer: it handles commands and reports results."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 from uuid import UUID, uuid5
 
 import psycopg
 
-from ferryman import Consumer, Done, Message, Misconfigured, Outcome, Received, Refused
+from ferryman import Consumer, Done, Message, Misconfigured, Received, Refused
 from ferryman.services.wallet import store
 from ferryman.services.wallet.rules import Command, Kind, Operation
+from ferryman.services.wallet.wallet_settings import WalletSettings
 
 KINDS: dict[str, Kind] = {"wallet.deduct": "DEDUCT", "wallet.refund": "REFUND", "wallet.cancel": "CANCEL"}
 RESULTS = "wallet.results"
@@ -17,33 +19,33 @@ EVENT = "wallet.balance-changed"
 
 
 def wallet_of(settings: Any) -> Consumer:
-    """As the settings under [wallet] say."""
+    """Return the consumer with the settings under [wallet]."""
     if settings.payments.mode == "literal":
         raise Misconfigured(
-            "in the literal mode nobody reads what this wallet would report", setting="payments.mode",
+            "in the literal mode nobody reads the results of this wallet", setting="payments.mode",
             remedy="run `wallet-literal`, or set the mode to saga",
         )  # fmt: skip
-    return consumer(events=settings.wallet.events)
+    return consumer(events=settings.section(WalletSettings).events)
 
 
 def consumer(*, events: bool = False) -> Consumer:
-    """With events, everyone is told on `wallet.events` how balances change."""
+    """Return the consumer. With events, it publishes changes of balances on `wallet.events`."""
     made = Consumer("wallet", topics=["payments.commands"], connection=psycopg.Connection, unknown="reject")
-    made.handles_batch(*KINDS)(handle_and_tell if events else handle)
+    made.handles_batch(*KINDS)(partial(handle, events=events))
     return made
 
 
-def handle(db: store.Connection, messages: Sequence[Received]) -> list[Outcome]:
-    """Each operation once; whoever asks again is answered with what was decided, whatever the attempt and message."""
-    operations, _ = _decided(db, messages)
-    return [_answer(operation, message) for operation, message in zip(operations, messages, strict=True)]
+def handle(db: store.Connection, messages: Sequence[Received], *, events: bool = False) -> list[Done | Refused]:
+    """Decide each operation once. A repeated command gets the same answer, whatever its attempt and message.
 
-
-def handle_and_tell(db: store.Connection, messages: Sequence[Received]) -> list[Outcome]:
-    """As `handle`; what changed a balance is told by who was first to ask for it."""
-    operations, new = _decided(db, messages)
-    untold = {id(operation) for operation in new if operation.amount}
-    outcomes: list[Outcome] = []
+    With events, one is added to the answer of the command that first changed a balance.
+    """
+    commands = [_command(message) for message in messages]
+    books = store.locked(db, commands)
+    operations = [books.decide(command) for command in commands]
+    store.book(db, books)
+    untold = {id(operation) for operation in books.new if operation.amount} if events else set()
+    outcomes: list[Done | Refused] = []
     for operation, message in zip(operations, messages, strict=True):
         outcome = _answer(operation, message)
         if id(operation) in untold:
@@ -51,18 +53,6 @@ def handle_and_tell(db: store.Connection, messages: Sequence[Received]) -> list[
             outcome = Done(*outcome.reports, _changed(operation))
         outcomes.append(outcome)
     return outcomes
-
-
-wallet = consumer()
-
-
-def _decided(db: store.Connection, messages: Sequence[Received]) -> tuple[list[Operation], list[Operation]]:
-    """What each message comes to, and what of that was not decided before."""
-    commands = [_command(message) for message in messages]
-    books = store.locked(db, commands)
-    operations = [books.decide(command) for command in commands]
-    store.book(db, books)
-    return operations, books.new
 
 
 def _command(message: Received) -> Command:
@@ -74,7 +64,7 @@ def _command(message: Received) -> Command:
 
 
 def _answer(operation: Operation, message: Received) -> Done | Refused:
-    """With the attempt that asked, so that whoever asks knows its own."""
+    """Return the outcome and the result. It names the attempt, by which the sender knows its own command."""
     request_id, step, kind, wallet_id, reason, amount, currency, balance, at = operation
     said = {
         "request_id": request_id, "step": step, "attempt": message.data["attempt"], "wallet_id": wallet_id,
@@ -97,5 +87,5 @@ def _changed(operation: Operation) -> Message:
 
 
 def entry_id(request_id: UUID, step: str, kind: Kind) -> UUID:
-    """Of a row of the ledger, by what it is known by."""
+    """Derive the id of a row of the ledger from its primary key."""
     return uuid5(request_id, f"{step}/{kind}")

@@ -1,7 +1,8 @@
-"""What becomes of a command: decided in memory, in the order of the commands, with no database and no clock.
+"""The rules of the wallet: commands are decided in memory, in their order, without a database or a clock.
 
-An operation is known by its payment, its step and its kind, and happens once. A refund and a cancellation belong to the
-deduction of the same step: one that comes before it stops it, and together they give back what it took, and no more.
+An operation is identified by its payment, its step and its kind, and happens once. A refund and a cancellation belong
+to the deduction of the same step: if they come before it, they prevent it; together they give back what it took, and no
+more.
 """
 
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ Step: TypeAlias = tuple[UUID, str]
 
 
 class Command(NamedTuple):
-    """What is asked; a cancellation names no amount."""
+    """A command to the wallet; a cancellation has no amount."""
 
     kind: Kind
     request_id: UUID
@@ -26,7 +27,7 @@ class Command(NamedTuple):
 
 
 class Operation(NamedTuple):
-    """What was decided: what was moved and what the wallet then held, or a reason why not."""
+    """A decision: the amount that was moved and the balance after it, or the reason of a refusal."""
 
     request_id: UUID
     step: str
@@ -41,7 +42,7 @@ class Operation(NamedTuple):
 
 @dataclass(slots=True)
 class Wallet:
-    """What it holds, as far as the commands were decided."""
+    """A wallet, with its balance after the commands that were decided so far."""
 
     currency: str
     balance: int
@@ -49,7 +50,7 @@ class Wallet:
 
 @dataclass(slots=True)
 class Books:
-    """The wallets, locked; what was decided of these steps before; and what is decided now."""
+    """The locked wallets, earlier decisions on the same steps, and new decisions."""
 
     wallets: dict[UUID, Wallet]
     decided: dict[Step, dict[Kind, Operation]]
@@ -57,14 +58,11 @@ class Books:
     new: list[Operation] = field(default_factory=list)
 
     def decide(self, command: Command) -> Operation:
-        """The outcome: the one that it has already, or a new one."""
+        """Return the decision on a command: an earlier one, or a new one."""
         step = self.decided.setdefault((command.request_id, command.step), {})
-        found = step.get(command.kind)
-        if found is not None:
+        if found := step.get(command.kind):
             return found
-        if command.kind == "DEDUCT":
-            return self._deduct(command)
-        return self._give_back(command, step)
+        return self._deduct(command) if command.kind == "DEDUCT" else self._give_back(command, step)
 
     def _deduct(self, command: Command) -> Operation:
         wallet = self.wallets.get(command.wallet_id)
@@ -78,11 +76,11 @@ class Books:
     def _give_back(self, command: Command, step: dict[Kind, Operation]) -> Operation:
         taken = step.get("DEDUCT")
         if taken is None:
-            taken = self._refused(command._replace(kind="DEDUCT"), "CANCELLED")  # it finds this when it comes
+            taken = self._refused(command._replace(kind="DEDUCT"), "CANCELLED")  # the deduction will find this
         wallet = self.wallets.get(command.wallet_id)
         reason = _fault(command, wallet)
         if reason is None and taken.wallet_id != command.wallet_id:
-            reason = "NO_WALLET"  # the step took nothing from this one
+            reason = "NO_WALLET"  # the step took nothing from this wallet
         if reason:
             return self._refused(command, reason)
         assert wallet is not None
@@ -112,7 +110,7 @@ class Books:
 
 
 def _fault(command: Command, wallet: Wallet | None) -> Reason | None:
-    """What is wrong whatever happened before."""
+    """Return what is wrong with a command, whatever happened before."""
     if command.kind != "CANCEL" and command.amount <= 0:
         return "INVALID_AMOUNT"
     if wallet is None:

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from ferryman.message import Encoded, Message, encoded
     from ferryman.outbox import append, append_async, append_many, append_many_async
     from ferryman.runtime.errors import FerrymanError, Misconfigured, Permanent, Transient, Unreachable
+    from ferryman.runtime.setting import Section, setting
+    from ferryman.runtime.system import System
     from ferryman.runtime.version import __version__
     from ferryman.schemas.active import use_schemas
 
@@ -27,6 +29,8 @@ _HOMES = {
     "Received": "ferryman.consumer.model",
     "Refused": "ferryman.consumer.model",
     "Retry": "ferryman.consumer.model",
+    "Section": "ferryman.runtime.setting",
+    "System": "ferryman.runtime.system",
     "Transient": "ferryman.runtime.errors",
     "Unreachable": "ferryman.runtime.errors",
     "__version__": "ferryman.runtime.version",
@@ -35,6 +39,7 @@ _HOMES = {
     "append_many": "ferryman.outbox",
     "append_many_async": "ferryman.outbox",
     "encoded": "ferryman.message",
+    "setting": "ferryman.runtime.setting",
     "use_schemas": "ferryman.schemas.active",
 }
 
@@ -50,6 +55,8 @@ __all__ = [
     "Received",
     "Refused",
     "Retry",
+    "Section",
+    "System",
     "Transient",
     "Unreachable",
     "__version__",
@@ -58,6 +65,7 @@ __all__ = [
     "append_many",
     "append_many_async",
     "encoded",
+    "setting",
     "use_schemas",
 ]
 

@@ -1,4 +1,4 @@
-"""What travels: a message as its writer says it, and as it is stored."""
+"""Messages, as their writer gives them and as they are stored."""
 
 import json
 from collections.abc import Mapping
@@ -17,11 +17,11 @@ JSON = "application/json"
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A type, its data, and the key of the aggregate it tells of: messages of one key keep their order.
+    """A message: its type, its data, and the key of its aggregate. Messages with the same key keep their order.
 
-    Data that is bytes is carried as it is; what is in the catalogue (`use_schemas`) is checked, and written to its own
-    topic as its schema says; anything else is written as JSON. Every check is made here and when it is appended, so
-    that what is wrong fails its writer.
+    Bytes are carried unchanged. Data of a type in the catalogue (`use_schemas`) is checked, and written to the type's
+    own topic by its schema; any other data is written as JSON. All checks are made when the message is appended, so
+    that a bad message fails its writer.
     """
 
     type: str
@@ -47,7 +47,7 @@ class Stored(NamedTuple):
     content_type: str | None
 
     def with_id(self, identity: UUID) -> "Stored":
-        """`_replace(id=identity)`, in a fourth of its time."""
+        """Do the same as `_replace(id=identity)`, in a fourth of the time."""
         topic, key, kind, payload, headers, _, idempotency_key, content_type = self
         return Stored(topic, key, kind, payload, headers, identity, idempotency_key, content_type)
 
@@ -56,12 +56,12 @@ Encoded: TypeAlias = Stored
 
 
 def encoded(message: Message) -> Encoded:
-    """What `append` would store, with the checks that it would make: for an outbox table of your own."""
+    """Return what `append` would store, after the same checks: for an outbox table of your own."""
     return stored(message)
 
 
 def stored(message: Message) -> Stored:
-    """Encodes a message, or says what is wrong with it."""
+    """Encode a message, or raise `Permanent` with what is wrong with it."""
     codecs = active.codecs()
     topic = codecs.topic_of(message.type, message.topic) if codecs else message.topic
     if topic is None:
@@ -92,7 +92,7 @@ def stored(message: Message) -> Stored:
 
 
 def _id(message: Message) -> UUID:
-    """Also where it was written as text."""
+    """Return the message's id, which may be given as text."""
     given: Any = message.id
     if isinstance(given, UUID):
         return given
@@ -104,7 +104,7 @@ def _id(message: Message) -> UUID:
 
 
 def _payload(message: Message, topic: str, codecs: "Codecs | None") -> tuple[bytes, str | None]:
-    """Bytes are carried as they are; what is in the catalogue as its schema says; the rest as JSON."""
+    """Return the payload and its content type: bytes unchanged, catalogued types by their schema, others as JSON."""
     if isinstance(message.data, bytes):
         return message.data, message.content_type
     if codecs and (encoded := codecs.encode(message.type, topic, message.data)):
@@ -125,7 +125,7 @@ def _simple(value: Any) -> str:
     raise TypeError(f"a {type(value).__name__} has no JSON form")
 
 
-# Made once: `json.dumps` makes an encoder for each call that is not of its defaults.
+# Created once: `json.dumps` creates an encoder for each call that does not use its defaults.
 _encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False, ensure_ascii=False, default=_simple).encode
 
 

@@ -1,8 +1,8 @@
-"""Appending, in the writer's own transaction: calls the SQL functions, names no table, and never commits.
+"""Appends messages in the writer's own transaction: calls the SQL functions, names no table, and never commits.
 
-Two names for two colours, because an un-awaited `append` of an async connection would pass every type checker and
-lose money. Where the aggregate of a key is locked before the message is appended, messages of that key are published
-in the order of their commits; so a session is flushed first.
+There are two names for two colours, because an un-awaited `append` on an async connection would pass every type checker
+and lose the message. Messages with the same key are published in commit order, provided each transaction locks the row
+behind the key before it appends; so an SQLAlchemy session is flushed first.
 """
 
 import re
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     Sync: TypeAlias = psycopg.Connection[Any] | sa.Connection | Session
     Async: TypeAlias = psycopg.AsyncConnection[Any] | AsyncConnection | AsyncSession
 
-# Each parameter of the SQL functions with its type, so that no driver has to guess, and its name in the plural.
+# The parameters of the SQL functions: name, type (so that no driver has to guess), and name in the plural.
 _PARAMETERS = (
     ("topic", "text", "topics"),
     ("key", "text", "keys"),
@@ -43,58 +43,60 @@ _MANY = "-- outbox.append_many\nSELECT ferryman.outbox_append_many({})".format(
 
 
 def append(where: "Sync", message: Message, /) -> UUID:
-    """Appends in the transaction of the connection or session; returns the entry's id."""
+    """Append in the transaction of the connection or session. Return the entry's id."""
     entry: UUID = _execute(where, *statement(message))
     return entry
 
 
 def append_many(where: "Sync", messages: Iterable[Message], /) -> list[UUID]:
-    """Appends many in one statement, in their order; returns their ids in that order."""
-    batch = [stored(message) for message in messages]
-    if len(batch) == 1:  # in a fourth of the time
-        return [_execute(where, _ONE, batch[0]._asdict())]
-    entries: list[UUID] = _execute(where, *_statement_for_many(batch)) if batch else []
-    return entries
+    """Append many messages in one statement, in their order. Return their ids in that order."""
+    return _execute_many(where, [stored(message) for message in messages])
 
 
 async def append_async(where: "Async", message: Message, /) -> UUID:
-    """`append` for async connections and sessions."""
+    """Append like `append`, on an async connection or session."""
     entry: UUID = await _execute_async(where, *statement(message))
     return entry
 
 
 async def append_many_async(where: "Async", messages: Iterable[Message], /) -> list[UUID]:
-    """`append_many` for async connections and sessions."""
+    """Append like `append_many`, on an async connection or session."""
     batch = [stored(message) for message in messages]
-    if len(batch) == 1:
-        return [await _execute_async(where, _ONE, batch[0]._asdict())]
-    entries: list[UUID] = await _execute_async(where, *_statement_for_many(batch)) if batch else []
+    found: Any = await _execute_async(where, *_statement_for(batch)) if batch else []
+    entries: list[UUID] = [found] if len(batch) == 1 else found
     return entries
 
 
 def append_stored(connection: "psycopg.Connection[Any]", batch: Sequence[Stored]) -> list[UUID]:
-    """Messages that were encoded before, on a psycopg connection whose transaction is open."""
-    if len(batch) == 1:
-        return [_execute(connection, _ONE, batch[0]._asdict())]
-    entries: list[UUID] = _execute(connection, *_statement_for_many(batch)) if batch else []
-    return entries
+    """Append messages that were encoded before, on a psycopg connection whose transaction is open."""
+    return _execute_many(connection, batch)
 
 
 def statement(message: Message) -> tuple[str, Mapping[str, Any]]:
-    """The one statement behind every form, with placeholders as SQLAlchemy's `text` has them (`:name`)."""
+    """Return the statement behind every form, with the placeholders of SQLAlchemy's `text` (`:name`)."""
     return _ONE, stored(message)._asdict()
 
 
-def _statement_for_many(batch: Sequence[Stored]) -> tuple[str, Mapping[str, Any]]:
-    """A column that no message fills is not sent: the function takes NULL for it."""
+def _statement_for(batch: Sequence[Stored]) -> tuple[str, Mapping[str, Any]]:
+    """Return the statement for a batch; one message alone takes a fourth of the time in a statement of its own.
+
+    A column that no message fills is not sent: the function takes NULL for it.
+    """
+    if len(batch) == 1:
+        return _ONE, batch[0]._asdict()
     columns = zip(Stored._fields, map(list, zip(*batch, strict=True)), strict=True)
     return _MANY, {name: None if column.count(None) == len(column) else column for name, column in columns}
 
 
+def _execute_many(where: Any, batch: Sequence[Stored]) -> list[UUID]:
+    found: Any = _execute(where, *_statement_for(batch)) if batch else []
+    entries: list[UUID] = [found] if len(batch) == 1 else found
+    return entries
+
+
 def _execute(where: Any, query: str, parameters: Mapping[str, Any]) -> Any:
     if _is_psycopg(where):
-        _refuse_autocommit(where)
-        return _plain(where.cursor()).execute(_for_psycopg(query), _columns(query, parameters)).fetchone()[0]
+        return _cursor(where).execute(_for_psycopg(query), _columns(query, parameters)).fetchone()[0]
     if hasattr(where, "flush"):
         where.flush()
     return where.execute(_text(query), parameters).scalar_one()
@@ -102,8 +104,7 @@ def _execute(where: Any, query: str, parameters: Mapping[str, Any]) -> Any:
 
 async def _execute_async(where: Any, query: str, parameters: Mapping[str, Any]) -> Any:
     if _is_psycopg(where):
-        _refuse_autocommit(where)
-        cursor = await _plain(where.cursor()).execute(_for_psycopg(query), _columns(query, parameters))
+        cursor = await _cursor(where).execute(_for_psycopg(query), _columns(query, parameters))
         return (await cursor.fetchone())[0]
     if hasattr(where, "flush"):
         await where.flush()
@@ -116,16 +117,21 @@ def _is_psycopg(where: Any) -> bool:
     return isinstance(where, psycopg.Connection | psycopg.AsyncConnection)
 
 
-def _plain(cursor: Any) -> Any:
-    """Whatever row factory the connection has, the ids are ours to read."""
+def _cursor(connection: Any) -> Any:
+    """Return a cursor of tuples. Refuse autocommit: the message would be committed without the change it announces."""
+    from psycopg.pq import TransactionStatus
     from psycopg.rows import tuple_row
 
-    cursor.row_factory = tuple_row
-    return cursor
+    if connection.autocommit and connection.info.transaction_status == TransactionStatus.IDLE:
+        raise Misconfigured(
+            "the connection is in autocommit mode and no transaction is open: the message would be committed alone",
+            remedy="append inside `with connection.transaction():`, together with the change it announces",
+        )
+    return connection.cursor(row_factory=tuple_row)
 
 
 def _columns(query: str, parameters: Mapping[str, Any]) -> Mapping[str, Any]:
-    """In the form that is sent quickest."""
+    """Return arrays in the form that is sent quickest."""
     if query is not _MANY:
         return parameters
     from ferryman.runtime.columns import Payloads, Texts, Uuids
@@ -134,20 +140,9 @@ def _columns(query: str, parameters: Mapping[str, Any]) -> Mapping[str, Any]:
     return {name: column and kinds.get(name, Texts)(column) for name, column in parameters.items()}
 
 
-def _refuse_autocommit(connection: Any) -> None:
-    """Outside a transaction the message would be on its way before, or without, the change it tells of."""
-    from psycopg.pq import TransactionStatus
-
-    if connection.autocommit and connection.info.transaction_status == TransactionStatus.IDLE:
-        raise Misconfigured(
-            "the connection is in autocommit mode and no transaction is open: the message would be committed alone",
-            remedy="append inside `with connection.transaction():`, beside the change it tells of",
-        )
-
-
 @cache
 def _for_psycopg(query: str) -> str:
-    """Binary parameters: an array of a thousand payloads would take longer to escape than to store."""
+    """Use binary parameters: an array of a thousand payloads would take longer to escape than to store."""
     return re.sub(r":(\w+) AS", r"%(\1)b AS", query)
 
 

@@ -1,10 +1,11 @@
-"""The compose file agrees with itself and with the code, without an engine.
+"""The compose file agrees with itself and with the code. No engine is needed.
 
-A check is a function from the file to what is wrong with it. One test says that the file as it is has nothing wrong,
-and `FAULTS` says, fault by fault, that the check would find it.
+A check is a function that returns the problems of a compose file. The real file has none, and each entry of `FAULTS`
+shows that a check finds its fault.
 """
 
 import copy
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -49,11 +50,11 @@ TESTED = {"postgres": docker.POSTGRES_IMAGE, "kafka": docker.KAFKA_IMAGE, "regis
 Check = Callable[[Compose], list[str]]
 
 
-def test_the_compose_file_fits_the_official_schema() -> None:
+def test_compose_file_fits_the_official_schema() -> None:
     assert against_schema(COMPOSE_FILE) == 0
 
 
-def test_a_misspelt_key_does_not_fit_the_official_schema(tmp_path: Path) -> None:
+def test_misspelt_key_does_not_fit_the_official_schema(tmp_path: Path) -> None:
     wrong = tmp_path / "docker-compose.yml"
     wrong.write_text(COMPOSE_FILE.read_text().replace("healthcheck:", "helthcheck:", 1))
     assert against_schema(wrong) == 1
@@ -97,7 +98,7 @@ def refused_settings(compose: Compose) -> list[str]:
 
 
 def refused_commands(compose: Compose) -> list[str]:
-    """Parses each command line as the program would, up to where it would run."""
+    """Parse each command line as the program does, without running it."""
     problems = []
     for name in ours(compose):
         try:
@@ -108,7 +109,7 @@ def refused_commands(compose: Compose) -> list[str]:
 
 
 def services_that_cannot_be_made(compose: Compose) -> list[str]:
-    """What `ferryman run` makes before anything is connected."""
+    """Create the services as `ferryman run` does, before it connects to anything."""
     problems = []
     for name in serving(compose):
         run, *named = compose["services"][name]["command"]
@@ -126,7 +127,7 @@ def health_that_no_other_container_reaches(compose: Compose) -> list[str]:
 
 
 def services_that_are_killed_while_they_drain(compose: Compose) -> list[str]:
-    """Without a word of ours, Docker waits for ten seconds."""
+    """Compare the time that Docker waits, ten seconds by default, with the time that a service may drain."""
     waits = {name: seconds(compose["services"][name].get("stop_grace_period", "10s")) for name in serving(compose)}
     return [name for name, wait in waits.items() if wait <= settings_of(compose, name).service.drain_seconds]
 
@@ -185,24 +186,24 @@ def services_with_rights(compose: Compose) -> list[str]:
 
 CHECKS: dict[str, Check] = {
     "every image is pinned": unpinned_images,
-    "PostgreSQL, Kafka and the registry are those of the tests": images_the_tests_do_not_use,
+    "PostgreSQL, Kafka and the registry have the versions of the tests": images_the_tests_do_not_use,
     "every variable has a default": variables_without_default,
     "no two services share a port of the host": clashing_ports,
-    "every port is bound to this machine": ports_open_to_others,
+    "every published port is bound to loopback": ports_open_to_others,
     "the settings accept the environment of our services": refused_settings,
     "the command line accepts the commands of our services": refused_commands,
-    "the services that our containers run can be made": services_that_cannot_be_made,
-    "other containers reach the health of our services": health_that_no_other_container_reaches,
-    "our services may drain for as long as they are told": services_that_are_killed_while_they_drain,
+    "the services of our containers can be created": services_that_cannot_be_made,
+    "other containers can reach the health endpoints of our services": health_that_no_other_container_reaches,
+    "our services have enough time to drain": services_that_are_killed_while_they_drain,
     "our services can have replicas": services_that_cannot_have_replicas,
     "our services wait for the schema and for Kafka": services_that_start_too_early,
-    "what runs comes back by itself": services_that_stay_away,
-    "every service that is waited for exists": unknown_dependencies,
-    "every service that is waited for to be healthy can be": dependencies_that_never_get_healthy,
-    "every server says whether it is healthy": servers_of_unknown_health,
-    "every file that is mounted is in the tree": missing_files,
-    "every volume that is mounted is declared, and no other": undeclared_volumes,
-    "our services have no rights they do not need": services_with_rights,
+    "every running service is restarted after a failure": services_that_stay_away,
+    "every dependency exists": unknown_dependencies,
+    "every dependency that must be healthy has a health check": dependencies_that_never_get_healthy,
+    "every running service has a health check": servers_of_unknown_health,
+    "every mounted file is in the tree": missing_files,
+    "exactly the mounted volumes are declared": undeclared_volumes,
+    "our services have no unnecessary privileges": services_with_rights,
 }
 
 FAULTS: Sequence[tuple[Check, str, Any]] = (
@@ -240,56 +241,58 @@ FAULTS: Sequence[tuple[Check, str, Any]] = (
 
 
 @pytest.mark.parametrize("sentence", CHECKS)
-def test_in_the_compose_file(sentence: str) -> None:
+def test_compose_file(sentence: str) -> None:
     assert CHECKS[sentence](COMPOSE) == []
 
 
 @pytest.mark.parametrize(("check", "place", "value"), FAULTS)
-def test_each_check_of_the_compose_file_finds_its_fault(check: Check, place: str, value: Any) -> None:
+def test_compose_check_finds_its_fault(check: Check, place: str, value: Any) -> None:
     faulty = copy.deepcopy(COMPOSE)
     put(faulty, place, value)
     assert check(faulty)
 
 
-def test_every_check_of_the_compose_file_has_a_fault_it_finds() -> None:
+def test_every_compose_check_has_a_fault() -> None:
     assert {check for check, _, _ in FAULTS} == set(CHECKS.values())
 
 
 @pytest.mark.parametrize("name", ["doctor", "relay"])
-def test_our_services_are_told_where_the_servers_listen(name: str) -> None:
+def test_our_services_know_the_addresses_of_the_servers(name: str) -> None:
     settings = settings_of(COMPOSE, name)
     assert settings.database_url
     database = conninfo_to_dict(settings.database_url.get_secret_value())
     server = COMPOSE["services"]["postgres"]["environment"]
     assert (database["host"], database["port"]) == ("postgres", "5432")
-    assert (database["user"], database["dbname"]) == (server["POSTGRES_USER"], server["POSTGRES_DB"])
+    logins = re.findall(r"CREATE ROLE (\w+) LOGIN", (ROOT / "deploy/postgres/logins.sh").read_text())
+    assert database["dbname"] == server["POSTGRES_DB"]
+    assert database["user"] in ([server["POSTGRES_USER"]] if name == "migrate" else logins)
     assert environment(COMPOSE, name)["PGPASSWORD"] == interpolated(server["POSTGRES_PASSWORD"])
     assert settings.kafka.bootstrap_servers == listeners("ADVERTISED_LISTENERS")["INTERNAL"]
     assert settings.registry_url == f"http://registry:8080{registry.API}"
 
 
-def test_kafka_tells_this_machine_the_port_that_is_published_to_it() -> None:
+def test_kafka_advertises_its_published_port() -> None:
     [port] = COMPOSE["services"]["kafka"]["ports"]
     address, _, inside = interpolated(port).rpartition(":")
     assert listeners("ADVERTISED_LISTENERS")["HOST"] == address
     assert listeners("LISTENERS")["HOST"] == f":{inside}"
 
 
-def test_kafka_creates_no_topic_by_itself() -> None:
+def test_kafka_does_not_create_topics_by_itself() -> None:
     assert environment(COMPOSE, "kafka")["KAFKA_AUTO_CREATE_TOPICS_ENABLE"] == "false"
 
 
-def test_postgres_keeps_its_data_where_version_18_does() -> None:
+def test_postgres_volume_is_the_data_folder_of_version_18() -> None:
     assert ("postgres", "/var/lib/postgresql") in mounts(COMPOSE, "postgres")
 
 
-def test_migrate_runs_once_and_ends() -> None:
+def test_migrate_runs_once() -> None:
     assert COMPOSE["services"]["migrate"]["restart"] == "no"
     assert COMPOSE["services"]["migrate"]["depends_on"] == {"postgres": {"condition": "service_healthy"}}
 
 
 @pytest.mark.parametrize(("ready", "code"), [(True, 0), (False, 1)])
-def test_the_relays_health_check_believes_readyz(ready: bool, code: int) -> None:
+def test_health_check_of_the_relay_follows_readyz(ready: bool, code: int) -> None:
     life = Life("relay")
     if ready:
         life.ready()
@@ -298,7 +301,7 @@ def test_the_relays_health_check_believes_readyz(ready: bool, code: int) -> None
         assert probe(health_check(), url.rpartition(":")[2]) == code
 
 
-def test_the_relays_health_check_fails_when_nobody_listens() -> None:
+def test_health_check_of_the_relay_fails_if_nobody_listens() -> None:
     with health.endpoint(Health(port=0), []) as url:
         assert url
     assert probe(health_check(), url.rpartition(":")[2]) == 1

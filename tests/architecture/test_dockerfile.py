@@ -1,4 +1,4 @@
-"""The Dockerfile and its context agree with the tree and with the code, without an engine."""
+"""The Dockerfile and its build context agree with the tree and the code. No engine is needed."""
 
 import json
 import os
@@ -25,19 +25,19 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """One instruction of the Dockerfile, on one line."""
+    """An instruction of the Dockerfile, on one line."""
 
     name: str
     text: str
 
     @property
     def words(self) -> list[str]:
-        """Its arguments without the flags; an `AS name` is not one of them."""
+        """The arguments without flags and `AS name`."""
         return [word for word in self.text.partition(" AS ")[0].split() if not word.startswith("--")]
 
 
 def read_dockerfile(text: str) -> list[list[Instruction]]:
-    """The instructions of each stage."""
+    """Return the instructions of each stage."""
     without_comments = re.sub(r"(?m)^\s*#.*\n", "", text)
     stages: list[list[Instruction]] = []
     for line in filter(str.strip, re.sub(r"\\\n\s*", "", without_comments).splitlines()):
@@ -54,7 +54,7 @@ IGNORED = [line for line in (ROOT / ".dockerignore").read_text().splitlines() if
 
 
 def the(name: str) -> str:
-    """The text of the final stage's only instruction of that name."""
+    """Return the text of the only instruction with that name in the final stage."""
     [found] = [each.text for each in FINAL if each.name == name]
     return found
 
@@ -73,14 +73,14 @@ def test_every_base_image_is_pinned() -> None:
     assert all(is_pinned(image) for image in base_images())
 
 
-def test_the_image_has_a_python_that_the_package_supports() -> None:
+def test_image_has_a_python_that_the_package_supports() -> None:
     for image in base_images():
         version = re.fullmatch(r"python:([\d.]+)-slim", image)
         assert version
         assert SpecifierSet(PROJECT["requires-python"]).contains(version[1])
 
 
-def test_everything_that_is_copied_is_in_the_tree_and_in_the_context() -> None:
+def test_every_copied_file_is_in_the_tree_and_in_the_context() -> None:
     for copied in all_of("COPY"):
         if "--from=" not in copied.text:
             for source in copied.words[:-1]:
@@ -88,7 +88,7 @@ def test_everything_that_is_copied_is_in_the_tree_and_in_the_context() -> None:
                 assert source == "." or not is_ignored(source)
 
 
-def test_the_context_holds_the_sources_and_every_room_that_the_package_links_to() -> None:
+def test_build_context_contains_the_sources_and_every_linked_room() -> None:
     rooms = {link.resolve().relative_to(ROOT) for link in (ROOT / "src/ferryman").iterdir() if link.is_symlink()}
     assert rooms
     for needed in (*map(str, rooms), "src/ferryman/cli/app.py", PROJECT["readme"], *PROJECT["license-files"]):
@@ -96,11 +96,11 @@ def test_the_context_holds_the_sources_and_every_room_that_the_package_links_to(
 
 
 @pytest.mark.parametrize("path", [".git/config", ".venv/bin/python", ".env", "tests/unit", "src/a/__pycache__/b.pyc"])
-def test_the_context_holds_nothing_else(path: str) -> None:
+def test_build_context_contains_nothing_else(path: str) -> None:
     assert is_ignored(path)
 
 
-def test_nothing_is_installed_that_the_lock_has_no_hash_of() -> None:
+def test_every_installed_package_has_a_hash_in_the_lock() -> None:
     installs = re.findall(r"(?:pip install|uv build)\b[^&]*", " && ".join(each.text for each in all_of("RUN")))
     assert len(installs) == 4
     for command in installs:
@@ -108,13 +108,13 @@ def test_nothing_is_installed_that_the_lock_has_no_hash_of() -> None:
         assert offline or "--require-hashes" in command
 
 
-def test_the_extras_that_are_installed_exist() -> None:
+def test_installed_extras_exist() -> None:
     extras = set(re.findall(r"--extra (\w+)", " ".join(each.text for each in all_of("RUN"))))
     assert extras
     assert extras <= set(PROJECT["optional-dependencies"])
 
 
-def test_the_lines_that_install_uv_are_cut_out_of_the_lock() -> None:
+def test_uv_is_installed_from_its_lines_of_the_lock() -> None:
     [command] = re.findall(r"(sed .*?) > ", " ".join(each.text for each in all_of("RUN")))
     cut = subprocess.run(shlex.split(command), cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
     assert re.fullmatch(r"uv==[\d.]+ \\", cut[0])
@@ -122,33 +122,33 @@ def test_the_lines_that_install_uv_are_cut_out_of_the_lock() -> None:
     assert not cut[-1].endswith("\\")
 
 
-def test_the_image_runs_as_a_user_without_rights() -> None:
+def test_image_runs_as_an_unprivileged_user() -> None:
     user, group = the("USER").split(":")
     assert int(user) > 0
     assert int(group) > 0
     assert f"useradd --uid {user} --gid {group} " in the("RUN")
 
 
-def test_the_image_is_the_program() -> None:
+def test_entrypoint_of_the_image_is_the_program() -> None:
     [program] = json.loads(the("ENTRYPOINT"))
     assert program in PROJECT["scripts"]
     assert json.loads(the("CMD")) == ["--help"]
 
 
-def test_the_environment_of_the_image_is_accepted_by_the_settings() -> None:
+def test_settings_accept_the_environment_of_the_image() -> None:
     variables = dict(word.split("=", 1) for word in shlex.split(the("ENV")))
     ferrymans = {name: value for name, value in variables.items() if name.startswith(ENV_PREFIX)}
     assert load(ferrymans, Path(os.devnull)).settings.health.host == "0.0.0.0"  # noqa: S104 - in the container
 
 
-def test_the_health_check_asks_the_port_of_the_settings() -> None:
+def test_health_check_uses_the_port_of_the_settings() -> None:
     port = str(Settings().health.port)
     assert the("EXPOSE") == port
     assert f"'{port}'" in health_check()[-1]
 
 
 @pytest.mark.parametrize(("seconds_since_progress", "code"), [(0, 0), (60, 1)])
-def test_the_health_check_believes_livez(seconds_since_progress: int, code: int) -> None:
+def test_health_check_follows_livez(seconds_since_progress: int, code: int) -> None:
     now = [0.0]
     life = Life("relay", clock=lambda: now[0])
     now[0] += seconds_since_progress
@@ -157,7 +157,7 @@ def test_the_health_check_believes_livez(seconds_since_progress: int, code: int)
         assert probe(health_check(), url.rpartition(":")[2]) == code
 
 
-def test_the_health_check_fails_when_nobody_listens() -> None:
+def test_health_check_fails_if_nobody_listens() -> None:
     with health.endpoint(Health(port=0), []) as url:
         assert url
     assert probe(health_check(), url.rpartition(":")[2]) == 1
@@ -169,7 +169,7 @@ def health_check() -> list[str]:
 
 
 def is_ignored(path: str) -> bool:
-    """As Docker decides: the last pattern that matches the path or a folder above it."""
+    """Return True if Docker ignores the path: the last pattern that matches it or a folder above it decides."""
     ways = [path, *map(str, Path(path).parents)][:-1] if path != "." else []
     ignored = False
     for line in IGNORED:

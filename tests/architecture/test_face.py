@@ -1,4 +1,4 @@
-"""The public face: what `import ferryman` offers, and that it costs nothing."""
+"""The public names of `import ferryman`, and the cost of importing it."""
 
 import json
 import subprocess
@@ -9,20 +9,20 @@ import pytest
 import ferryman
 import ferryman.testing
 
-HEAVY = ("aiohttp", "alembic", "click", "confluent_kafka", "fastapi", "psycopg", "pydantic", "sqlalchemy", "structlog")
+HEAVY = ("aiohttp", "click", "confluent_kafka", "fastapi", "psycopg", "pydantic", "sqlalchemy", "structlog")
 PROBE = "import json, sys; {}; print(json.dumps([name for name in {!r} if name in sys.modules]))"
 
 
 def loaded_by(statement: str, names: tuple[str, ...] = HEAVY) -> list[str]:
-    """Which of the libraries a fresh interpreter loads for the statement."""
+    """Return which of the libraries a new interpreter loads for the statement."""
     code = PROBE.format(statement, names)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     found: list[str] = json.loads(done.stdout)
     return found
 
 
-def test_the_exports_are_these() -> None:
-    """Adding a name is a decision, removing one breaks somebody: change this list knowingly."""
+def test_exports_are_exactly_these() -> None:
+    """To add a name is a decision; to remove one breaks users. Change this list on purpose only."""
     assert ferryman.__all__ == [
         "Consumer",
         "Done",
@@ -35,6 +35,8 @@ def test_the_exports_are_these() -> None:
         "Received",
         "Refused",
         "Retry",
+        "Section",
+        "System",
         "Transient",
         "Unreachable",
         "__version__",
@@ -43,17 +45,18 @@ def test_the_exports_are_these() -> None:
         "append_many",
         "append_many_async",
         "encoded",
+        "setting",
         "use_schemas",
     ]
     assert dir(ferryman) == sorted(ferryman.__all__)
 
 
 @pytest.mark.parametrize("name", ferryman.__all__)
-def test_every_export_is_there(name: str) -> None:
+def test_every_export_exists(name: str) -> None:
     assert getattr(ferryman, name) is not None
 
 
-def test_an_unknown_name_is_an_attribute_error() -> None:
+def test_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="has no attribute 'Nonsense'"):
         _ = ferryman.Nonsense
 
@@ -62,17 +65,17 @@ def test_importing_the_package_loads_no_library() -> None:
     assert loaded_by("import ferryman") == []
 
 
-def test_the_pytest_plugin_loads_no_library() -> None:
+def test_pytest_plugin_loads_no_library() -> None:
     assert loaded_by("import ferryman.testing.plugin") == []
 
 
-def test_the_testing_kit_offers_these_and_loads_them_on_first_use() -> None:
+def test_testing_kit_loads_its_exports_on_first_use() -> None:
     assert ferryman.testing.__all__ == ["NotProven", "prove"]
     assert all(getattr(ferryman.testing, name) is not None for name in ferryman.testing.__all__)
     assert loaded_by("import ferryman.testing") == []
 
 
-def test_the_help_loads_only_click() -> None:
+def test_help_loads_only_click() -> None:
     show_help = (
         "from ferryman.cli.app import run; sys.stdout = sys.stderr; run(['--help']); sys.stdout = sys.__stdout__"
     )

@@ -1,6 +1,6 @@
-"""Prometheus' and Grafana's files agree with the compose file, the command line and the metrics there are.
+"""The files of Prometheus and Grafana agree with the compose file, the command line and the existing metrics.
 
-As in `test_compose`, a check is a function to what is wrong, and `FAULTS` says that it would find it.
+As in `test_compose`, a check returns problems, and each entry of `FAULTS` shows that a check finds its fault.
 """
 
 import copy
@@ -20,7 +20,7 @@ import pytest
 
 import ferryman.consumer.metrics
 import ferryman.relay.metrics
-import ferryman.saga.metrics  # noqa: F401 - they are in the registry once they were imported
+import ferryman.saga.metrics  # noqa: F401 - the import registers them
 from ferryman.runtime.metrics import REGISTRY
 from ferryman.runtime.settings import Settings
 from support.compose import COMPOSE, ROOT, environment, mounts, parse_command_line, put, read_yaml, serving, settings_of
@@ -59,7 +59,7 @@ FUNCTIONS = {
 
 @dataclass
 class Query:
-    """As much of PromQL as the files use: brackets, types, functions, operators. Anything else is a ValueError."""
+    """A parser of the part of PromQL that the files use. Anything else is a ValueError."""
 
     text: str
     selectors: list[tuple[str, dict[str, str]]] = field(default_factory=list)
@@ -161,7 +161,7 @@ class Query:
 
 
 def queries(files: Files) -> Iterator[tuple[str, str]]:
-    """(where, query) of every alert, panel and variable."""
+    """Yield the place and the text of the query of every alert, panel and variable."""
     for rule in rules(files):
         yield rule["alert"], rule["expr"]
     for dashboard in files["dashboards"].values():
@@ -193,13 +193,13 @@ def known_metrics() -> set[str]:
 
 
 def labels_of(metric: str) -> set[str]:
-    """The library tells label names only once there are values."""
+    """Return the label names of a metric, which the library shows publicly only if there are values."""
     names = getattr(REGISTRY._names_to_collectors.get(metric), "_labelnames", ())
     return {*names, *OF_EVERY_TARGET, *(["le"] if metric.endswith("_bucket") else [])}
 
 
 def mounted(files: Files, path: str) -> Path | None:
-    """What a path inside Prometheus' or Grafana's container is in the tree."""
+    """Return the file in the tree that is mounted at this path in Prometheus' or Grafana's container."""
     for source, where in mounts(files["compose"], "prometheus", "grafana"):
         if source.startswith(".") and Path(path).is_relative_to(where):
             return ROOT / source / Path(path).relative_to(where)
@@ -267,7 +267,7 @@ def unknown_metrics(files: Files) -> list[str]:
 
 
 def unknown_labels(files: Files) -> list[str]:
-    """In the matchers of a metric, and in what a query groups or joins by."""
+    """Return labels that do not exist, in the matchers of a metric or in groupings and joins."""
     problems = []
     for where, query in parsed(files):
         matched = [label for name, matchers in query.selectors for label in matchers.keys() - labels_of(name)]
@@ -328,19 +328,19 @@ def texts_that_name_what_an_alert_has_not(files: Files) -> list[str]:
 
 
 CHECKS: dict[str, Check] = {
-    "Prometheus reaches what it scrapes": targets_out_of_reach,
-    "every service of ours that runs is scraped": services_that_nobody_scrapes,
-    "every file that is looked for is mounted": files_that_are_not_mounted,
+    "Prometheus can reach every target": targets_out_of_reach,
+    "every running service of ours is scraped": services_that_nobody_scrapes,
+    "every configured file is mounted": files_that_are_not_mounted,
     "Prometheus reads the alerts": rules_that_nobody_reads,
-    "Grafana asks Prometheus where it listens": wrong_datasources,
-    "every query is one": broken_queries,
+    "Grafana uses the address of Prometheus": wrong_datasources,
+    "every query is valid": broken_queries,
     "every metric exists": unknown_metrics,
     "every label exists": unknown_labels,
     "every job is scraped": jobs_that_are_not_scraped,
-    "every panel has a number and a place of its own": panels_that_clash,
+    "every panel has a unique number and place": panels_that_clash,
     "Prometheus accepts the alerts": alerts_that_prometheus_refuses,
-    "every alert says what is wrong and the command to run next": alerts_that_do_not_say_what_to_do,
-    "every text of an alert can be filled in": texts_that_name_what_an_alert_has_not,
+    "every alert has a summary and the command to run next": alerts_that_do_not_say_what_to_do,
+    "every text of an alert uses existing labels": texts_that_name_what_an_alert_has_not,
 }
 
 DNS = "prometheus.scrape_configs.0.dns_sd_configs"
@@ -395,16 +395,16 @@ FAULTS: Sequence[tuple[Check, str, Any]] = (
 
 
 @pytest.mark.parametrize("sentence", CHECKS)
-def test_in_the_files_of_prometheus_and_grafana(sentence: str) -> None:
+def test_monitoring_files(sentence: str) -> None:
     assert CHECKS[sentence](FILES) == []
 
 
 @pytest.mark.parametrize(("check", "place", "value"), FAULTS)
-def test_each_check_of_these_files_finds_its_fault(check: Check, place: str, value: Any) -> None:
+def test_monitoring_check_finds_its_fault(check: Check, place: str, value: Any) -> None:
     faulty = copy.deepcopy(FILES)
     put(faulty, place, value)
     assert check(faulty)
 
 
-def test_every_check_of_these_files_has_a_fault_it_finds() -> None:
+def test_every_monitoring_check_has_a_fault() -> None:
     assert {check for check, _, _ in FAULTS} == set(CHECKS.values())

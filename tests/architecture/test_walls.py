@@ -1,4 +1,4 @@
-"""The walls of the house stand, and each of them would notice a breach."""
+"""The import contracts and the rules of a module hold, and each contract is shown to fail."""
 
 import ast
 import os
@@ -16,7 +16,7 @@ ROOMS = ("relay", "consumer", "saga", "services", "schemas", "migrations")
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 BIN = Path(sys.executable).parent
 
-# contract: (a module, an import that it forbids)
+# For each contract, a module and an import that it forbids.
 BREACHES = {
     "rooms": ("runtime/version.py", "import ferryman.cli.app"),
     "services-are-adopters": ("services/wallet/rules.py", "import ferryman.consumer.model"),
@@ -26,7 +26,7 @@ BREACHES = {
 
 
 def modules() -> list[Path]:
-    """Every module of the product, through the links; Alembic's revisions are not modules."""
+    """Return every module of the product, through the links."""
     found = [Path(folder, name) for folder, _, names in os.walk(PACKAGE, followlinks=True) for name in names]
     return sorted(path for path in found if path.suffix == ".py" and not path.name[0].isdigit())
 
@@ -38,7 +38,7 @@ def strings(module: Path) -> list[ast.Constant]:
 
 @pytest.mark.parametrize("contract", [contract["id"] for contract in PYPROJECT["tool"]["importlinter"]["contracts"]])
 def test_each_import_contract_can_fail(contract: str, tmp_path: Path) -> None:
-    """A breach of exactly that wall, in a copy of the tree, is found."""
+    """A forbidden import in a copy of the tree breaks exactly this contract."""
     copy = tmp_path / "src" / "ferryman"
     shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
@@ -57,7 +57,7 @@ def test_each_import_contract_can_fail(contract: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("room", ROOMS)
-def test_a_bare_import_of_a_room_is_refused_by_ruff(room: str) -> None:
+def test_ruff_refuses_the_bare_import_of_a_room(room: str) -> None:
     done = subprocess.run(
         [BIN / "ruff", "check", "--select", "TID251", "--stdin-filename", "src/ferryman/probe.py", "-"],
         input=f"import {room}\nfrom {room} import x\n", cwd=ROOT, capture_output=True, text=True, check=False,
@@ -65,14 +65,14 @@ def test_a_bare_import_of_a_room_is_refused_by_ruff(room: str) -> None:
     assert done.stdout.count(f"import ferryman.{room}") == 2
 
 
-def test_each_room_at_the_top_is_linked_into_the_package_and_each_link_leads_somewhere() -> None:
+def test_every_top_level_room_is_linked_into_the_package() -> None:
     rooms = {name for name in ROOMS if (ROOT / name).is_dir()}
     links = {path.name: os.readlink(path) for path in PACKAGE.iterdir() if path.is_symlink()}
     assert links == {room: f"../../{room}" for room in rooms}
 
 
 def test_only_the_wiring_reads_the_environment() -> None:
-    """The parts for tests may: they find servers, not settings."""
+    """The testing kit may read it too: it looks for servers, not for settings."""
     readers = {
         str(path.relative_to(PACKAGE))
         for path in modules()
@@ -82,7 +82,7 @@ def test_only_the_wiring_reads_the_environment() -> None:
 
 
 def test_every_sql_statement_begins_with_its_name() -> None:
-    """So that pg_stat_activity and pg_stat_statements show our words."""
+    """Then pg_stat_activity and pg_stat_statements show our names."""
     verbs = ("SELECT ", "INSERT ", "UPDATE ", "DELETE ", "WITH ", "LOCK ", "TRUNCATE ")
     unnamed = [
         f"{path.relative_to(PACKAGE)}:{text.lineno}"
@@ -94,11 +94,11 @@ def test_every_sql_statement_begins_with_its_name() -> None:
     assert unnamed == []
 
 
-def test_no_module_is_past_three_hundred_lines() -> None:
-    assert [str(path.relative_to(PACKAGE)) for path in modules() if len(path.read_text().splitlines()) > 300] == []
+def test_no_module_is_longer_than_four_hundred_lines() -> None:
+    assert [str(path.relative_to(PACKAGE)) for path in modules() if len(path.read_text().splitlines()) > 400] == []
 
 
-def test_every_module_says_its_role() -> None:
+def test_every_module_has_a_docstring() -> None:
     assert [
         str(path.relative_to(PACKAGE)) for path in modules() if not ast.get_docstring(ast.parse(path.read_text()))
     ] == []

@@ -1,4 +1,4 @@
-"""A server that answers as it is told, for what a registry, or whatever stands in its place, may say."""
+"""A server with prepared answers, in place of a registry."""
 
 import datetime as dt
 import ipaddress
@@ -18,7 +18,7 @@ Answer: TypeAlias = Callable[[BaseHTTPRequestHandler], None]
 
 @dataclass
 class Asked:
-    """One request that came."""
+    """A received request."""
 
     method: str
     path: str
@@ -28,13 +28,13 @@ class Asked:
 
 @dataclass
 class Served:
-    """Where it listens, and what it was asked."""
+    """The address of the server, and the requests that it received."""
 
     url: str
     answer: Answer
     asked: list[Asked] = field(default_factory=list)
     over: threading.Event = field(default_factory=threading.Event)
-    """Set at the end, for an answer that waits."""
+    """The event that ends waiting answers."""
 
 
 @contextmanager
@@ -51,7 +51,7 @@ def serving(answer: Answer, *, tls: ssl.SSLContext | None = None) -> Iterator[Se
         do_POST = do_PUT = do_GET
 
         def log_message(self, format: str, *args: Any) -> None:
-            """Not on the terminal."""
+            """Log nothing."""
 
     server = _Server(("127.0.0.1", 0), Handler)
     scheme = "http"
@@ -72,11 +72,11 @@ def serving(answer: Answer, *, tls: ssl.SSLContext | None = None) -> Iterator[Se
 
 class _Server(ThreadingHTTPServer):
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Clients that go away are what these tests are about."""
+        """Ignore clients that disconnect."""
 
 
 def says(status: int, body: Any = None, headers: Mapping[str, str] = MappingProxyType({})) -> Answer:
-    """Bytes as they are, anything else as JSON."""
+    """Send bytes unchanged, and anything else as JSON."""
     content = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
 
     def answer(to: BaseHTTPRequestHandler) -> None:
@@ -90,7 +90,7 @@ def says(status: int, body: Any = None, headers: Mapping[str, str] = MappingProx
 
 
 def raw(content: bytes) -> Answer:
-    """Not even HTTP."""
+    """Answer with something that is not HTTP."""
 
     def answer(to: BaseHTTPRequestHandler) -> None:
         to.wfile.write(content)
@@ -99,7 +99,7 @@ def raw(content: bytes) -> Answer:
 
 
 def certificate(folder: Path, *names: str) -> Path:
-    """A certificate that signed itself, with its key, in one file."""
+    """Create a self-signed certificate and its key in one file."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec

@@ -1,4 +1,4 @@
-"""Messages of a catalogue in an outbox, and what whoever reads the topic should find of each."""
+"""Messages of a catalogue in an outbox, and the records that a reader of the topic should find."""
 
 import json
 from collections.abc import Mapping
@@ -8,10 +8,11 @@ from typing import Any
 
 import psycopg
 
-from ferryman.schemas import natural
+from ferryman.schemas import json_form
 from ferryman.schemas.catalogue import Type
 from ferryman.schemas.codec import Codec
-from ferryman.schemas.registry import Registry
+from ferryman.schemas.registry import SchemaSource
+from ferryman.schemas.registry.confluent import ConfluentRegistry
 
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 OWN_HEADERS = {"traceparent": TRACE, "naïve": "grüß", "empty": ""}
@@ -23,21 +24,22 @@ _STORED = "SELECT id::text, created_at FROM ferryman.outbox WHERE id = %s"
 
 @dataclass
 class Appended:
-    """An outbox that is appended to, each message in a transaction of its own."""
+    """An outbox, and the messages appended to it, each in its own transaction."""
 
     db: psycopg.Connection[tuple[Any, ...]]
     topic: str
-    registry: Registry
+    registry: SchemaSource
     expected: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """By id: the topic, the key, all headers, and the data as JSON says it."""
+    """The topic, the key, all headers, and the data as JSON, by id."""
     payloads: dict[str, bytes] = field(default_factory=dict)
 
     def sample(self, kind: Type, sample: Mapping[str, Any], *, key: str) -> None:
-        """Appends what a sample of the type says, in the type's own format, with its schema registered."""
-        self.registry.register(kind.subject, kind.text)
-        data = natural.read(kind.schema, sample)
+        """Append a sample of the type, in the type's own format. A registry that is not the catalogue learns of it."""
+        if isinstance(self.registry, ConfluentRegistry):
+            self.registry.register(kind.subject, kind.text)
+        data = json_form.from_json(kind.schema, sample)
         payload = Codec(kind, self.registry).encode(data)
-        self.append(kind.name, payload, natural.write(kind.schema, data), key=key, content_type=kind.content_type)
+        self.append(kind.name, payload, json_form.to_json(kind.schema, data), key=key, content_type=kind.content_type)
 
     def append(self, kind: str, payload: bytes, data: Any, *, key: str = "k", content_type: str | None = None) -> None:
         values = (self.topic, key, kind, payload, json.dumps(OWN_HEADERS), content_type)

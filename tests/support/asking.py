@@ -1,4 +1,4 @@
-"""The API on a real port, in a thread of the test, and a client that shows what it was answered."""
+"""The API on a real port, in a thread of the test, and a client for it."""
 
 import hashlib
 import http.client
@@ -13,8 +13,7 @@ from uuid import uuid4
 
 from ferryman.console.service import ApiService, api
 from ferryman.runtime.life import Life
-from ferryman.runtime.settings import Settings
-from ferryman.runtime.settings_api import Api, Token
+from ferryman.runtime.settings import Api, Settings, Token
 
 WRITE, READ, RESULTS = "payments:write", "payments:read", "internal:results"
 TOKENS = {"shop": (WRITE, READ), "auditor": (READ,), "wallet": (RESULTS,)}
@@ -35,7 +34,7 @@ def settings(url: str, **more: Any) -> Settings:
 
 
 class Answer(NamedTuple):
-    """As it came."""
+    """An answer of the API."""
 
     status: int
     headers: http.client.HTTPMessage
@@ -47,12 +46,12 @@ class Answer(NamedTuple):
 
     @property
     def wrong(self) -> dict[str, str]:
-        """The fields that a problem names."""
+        """The wrong fields of an error."""
         return {each["field"]: each["problem"] for each in self.json["errors"]}
 
 
 class Client:
-    """One connection for each request, so that none hides what another left behind."""
+    """A client that opens a connection for each request, so that requests do not affect one another."""
 
     def __init__(self, url: str) -> None:
         self._url = urlsplit(url)
@@ -71,7 +70,7 @@ class Client:
         by: str | None = "shop",
         headers: Mapping[str, str] | None = None,
     ) -> Answer:
-        """A body that is neither bytes nor an iterator is sent as JSON."""
+        """Send a request. A body that is neither bytes nor an iterator is sent as JSON."""
         said = {} if by is None else {"Authorization": f"Bearer {token(by)}"}
         if body is not None:
             said["Content-Type"] = "application/json"
@@ -95,12 +94,12 @@ class Client:
 
 
 def payment(**more: Any) -> dict[str, Any]:
-    """A good body."""
+    """Return a valid body."""
     return {"uuid": str(uuid4()), "wallet_id": str(uuid4()), "amount": 500, "currency": "EUR"} | more
 
 
 class Running(NamedTuple):
-    """The service, its life, and whoever asks it."""
+    """The running service, its life, and a client."""
 
     service: ApiService
     life: Life
@@ -109,7 +108,7 @@ class Running(NamedTuple):
 
 @contextmanager
 def running(found: Settings) -> Iterator[Running]:
-    """Until the block ends; what ended it in error is raised."""
+    """Run the API until the block ends, and raise the error that ended it."""
     service, life, errors = api(found), Life("api"), []
 
     def run() -> None:

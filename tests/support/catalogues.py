@@ -1,4 +1,4 @@
-"""Small catalogues, written to a folder as an adopter would."""
+"""Small catalogues, written to a folder as an adopter writes them."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -34,7 +34,7 @@ ORDER = {"order": "9f1c1a52-6f0e-4b7e-9d5a-3c1f0a7b2e10", "amount": 5, "kind": "
 def write(
     folder: Path, schema: Any = PLACED, *, samples: Sequence[Any] = (ORDER,), name: str = "order.placed", **said: Any
 ) -> Path:
-    """A catalogue of one topic and one type; `said` changes what is said of the type."""
+    """Write a catalogue of one topic and one type; `said` changes the entry of the type."""
     (folder / "avro").mkdir(parents=True, exist_ok=True)
     (folder / "avro" / f"{name}.avsc").write_text(schema if isinstance(schema, str) else json.dumps(schema))
     about = {"topic": "orders", "kind": "event", **said}

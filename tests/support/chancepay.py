@@ -1,11 +1,11 @@
-"""ChancePay to the letter: the orchestrator's database, the wallet's, and whom the wallet tells by HTTP."""
+"""The literal mode: the orchestrator's database, the wallet's, and the receiver of its reports."""
 
 import hashlib
 import json
 import secrets
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -21,18 +21,29 @@ from confluent_kafka.admin import AdminClient
 from ferryman import use_schemas
 from ferryman.schemas import active
 from ferryman.services.payments import requests
+from ferryman.services.payments.payments_settings import PaymentsSettings
 from ferryman.services.payments.rules import Rules
 from ferryman.services.payments.store import Request
-from ferryman.testing import house
+from ferryman.testing import stack
 from ferryman.testing.receiver import Receiver
-from support.houses import damage
 from support.launch import KillAt, Launched, Launcher
 from support.published import read_end, read_topic, said
 from support.topics import create
+from support.town import damage
 
 COMMANDS = "payments.commands"
 TOKEN = "a-token-that-nobody-knows"
 Database = psycopg.Connection[tuple[Any, ...]]
+
+# The roles of each login, by the owner of its database.
+LOGINS = {
+    "payments": {
+        "relay": ["ferryman_relay"],
+        "api": ["ferryman_payments_api", "ferryman_payments_reports"],
+        "desk": ["ferryman_monitor", "ferryman_payments", "ferryman_relay"],
+    },
+    "wallet": {"wallet": ["ferryman_wallet"], "desk_wallet": ["ferryman_monitor", "ferryman_relay"]},
+}
 
 # As the settings have it, but for the waits.
 QUICKLY = """
@@ -48,12 +59,12 @@ poll_seconds = 0.02
 
 @dataclass
 class ChancePay:
-    """The orchestrator's database, the wallet's, and what the wallet tells by HTTP."""
+    """The two databases, and the reports that the wallet sends by HTTP."""
 
     ferryman: Launcher
     kafka: str
-    ours: str
-    theirs: str
+    logins: Mapping[str, str]
+    """The URL of each process, with a login that has the roles of that process alone."""
     payments: Database
     wallet: Database
     http: Receiver
@@ -61,7 +72,7 @@ class ChancePay:
     def pay(self, amount: int, of: UUID) -> UUID:
         request = Request(uuid4(), of, amount, "EUR")
         with self.payments.transaction():
-            requests.record(self.payments, [request], Rules(literal=True))
+            requests.record(self.payments, [request], Rules(PaymentsSettings(mode="literal")))
         return request.uuid
 
     def open(self, balance: int) -> UUID:
@@ -73,7 +84,7 @@ class ChancePay:
         return int(one(self.wallet, "SELECT balance FROM wallet.wallets WHERE id = %s", of))
 
     def row(self, uuid: UUID) -> tuple[str, int]:
-        """Its status and try_count."""
+        """Return the status and try_count of a row."""
         row = self.payments.execute("SELECT status, try_count FROM payments.outbox WHERE uuid = %s", (uuid,)).fetchone()
         assert row is not None
         return row
@@ -95,32 +106,32 @@ class ChancePay:
         return [(each.key, each.value) for each in read_topic(self.kafka, COMMANDS) if each.id == str(uuid)]
 
     def send(self) -> None:
-        """What is due, once."""
-        drained = self.ferryman.run("drain", "relay", env=self.environment(self.ours))
+        """Run the relay once for what is due."""
+        drained = self.ferryman.run("drain", "relay", env=self.environment("relay"))
         assert drained.wait() == 0, drained.transcript()
 
     def relay(self, kill_at: KillAt | None = None, **more: str) -> Launched:
-        return self.ferryman.start("run", "relay", env={**self.environment(self.ours), **more}, kill_at=kill_at)
+        return self.ferryman.start("run", "relay", env={**self.environment("relay"), **more}, kill_at=kill_at)
 
     def start(self, kill_at: KillAt | None = None, **more: str) -> Launched:
-        env = {**self.environment(self.theirs), **more}
+        env = {**self.environment("wallet"), **more}
         return self.ferryman.start("run", "wallet-literal", env=env, kill_at=kill_at)
 
     def api(self, kill_at: KillAt | None = None) -> Launched:
-        """With one token, which may do everything."""
+        """Start the API with one token that may do everything."""
         env = {
-            **self.environment(self.ours), "FERRYMAN_API__PORT": "0", "FERRYMAN_HEALTH__PORT": "0",
+            **self.environment("api"), "FERRYMAN_API__PORT": "0", "FERRYMAN_HEALTH__PORT": "0",
             "FERRYMAN_API__TOKENS__SHOP__SHA256": hashlib.sha256(TOKEN.encode()).hexdigest(),
             "FERRYMAN_API__TOKENS__SHOP__SCOPES": '["payments:write", "payments:read", "internal:results"]',
         }  # fmt: skip
         return self.ferryman.start("run", "api", env=env, kill_at=kill_at)
 
     def reconcile(self, *arguments: str, code: int) -> Any:
-        """What it says of all that is pending, however young."""
+        """Return what reconcile says of all pending payments, however young."""
         return self._looked("reconcile", "payments", "--older", "0s", *arguments, code=code)
 
     def audit(self, *, code: int) -> Any:
-        """Of all, as if it had been recorded a while ago: a window that is closed leaves the newest out."""
+        """Audit all payments as if they were older, because an audit leaves out the newest."""
         with damage(self.payments):
             self.payments.execute("UPDATE payments.requests SET created_at = created_at - interval '10 s'")
         return self._looked("audit", code=code)
@@ -129,7 +140,7 @@ class ChancePay:
         return self._looked("trace", str(uuid), "--no-kafka", code=0)
 
     def printed(self, uuid: UUID) -> tuple[str, str]:
-        """Why it is where it is, and what to run next, as `trace` prints it."""
+        """Return the reason and the next command, as `trace` prints them."""
         text = self._ran("trace", str(uuid), "--no-kafka", code=0).stdout
         said = dict(line.split(maxsplit=1) for line in text.splitlines() if line.startswith(("Why", "Next")))
         return said["Why"], said["Next"]
@@ -139,16 +150,16 @@ class ChancePay:
 
     def _ran(self, *arguments: str, code: int) -> Launched:
         env = {
-            **self.environment(self.ours), "FERRYMAN_PAYMENTS__WALLET_DATABASE_URL": self.theirs,
+            **self.environment("desk"), "FERRYMAN_PAYMENTS__WALLET_DATABASE_URL": self.logins["desk_wallet"],
             "FERRYMAN_PAYMENTS__ANSWER_SECONDS": "0.001",
         }  # fmt: skip
         ran = self.ferryman.run(*arguments, env=env)
         assert ran.wait() == code, ran.transcript()
         return ran
 
-    def environment(self, url: str) -> dict[str, str]:
+    def environment(self, name: str) -> dict[str, str]:
         return {
-            "FERRYMAN_DATABASE_URL": url,
+            "FERRYMAN_DATABASE_URL": self.logins[name],
             "FERRYMAN_KAFKA__BOOTSTRAP_SERVERS": self.kafka,
             "FERRYMAN_KAFKA__SESSION_TIMEOUT_MS": "6000",
             "FERRYMAN_KAFKA__HEARTBEAT_INTERVAL_MS": "300",
@@ -165,7 +176,7 @@ def one(db: Database, query: str, *parameters: object) -> Any:
 
 
 def listening(api: Launched) -> str:
-    """Its address, once it has one."""
+    """Return the address of the API, once the log names it."""
     found: str = api.until(lambda: said(api, "listening"), "its address")[0]["url"]
     return found
 
@@ -186,7 +197,7 @@ def http(method: str, url: str, body: Any = None) -> tuple[int, Any]:
 
 
 def _pass_over(kafka: str) -> None:
-    """What another test left on the topic; a member of its group that was killed counts until its session ends."""
+    """Skip messages of other tests; a killed member of the group counts until its session ends."""
     group, until = Consumer({"bootstrap.servers": kafka, "group.id": "wallet"}), time.monotonic() + 60
     try:
         while True:
@@ -206,22 +217,24 @@ def _pass_over(kafka: str) -> None:
 
 @contextmanager
 def new_chancepay(ferryman: Launcher, kafka: str, server: str) -> Iterator[ChancePay]:
-    """On databases of its own."""
+    """Create the literal mode on databases of its own."""
     if COMMANDS not in AdminClient({"bootstrap.servers": kafka}).list_topics(timeout=10).topics:
         create(kafka, COMMANDS, partitions=3)
     _pass_over(kafka)
     names = [f"ferryman_{each}_{secrets.token_hex(6)}" for each in ("literal", "wallet")]
-    urls = [house.new_database(server, name) for name in names]
-    for url in urls:
-        house.migrate(url)
+    urls = [stack.new_database(server, name) for name in names]
+    logins: dict[str, str] = {}
+    for url, owner in zip(urls, LOGINS, strict=True):
+        stack.migrate(url, ["engine", owner])
+        logins |= {name: stack.login(url, name, *roles) for name, roles in LOGINS[owner].items()}
     use_schemas()
     with (
         psycopg.connect(urls[0], autocommit=True) as ours,
         psycopg.connect(urls[1], autocommit=True) as theirs,
         Receiver() as http,
     ):
-        yield ChancePay(ferryman, kafka, urls[0], urls[1], ours, theirs, http)
+        yield ChancePay(ferryman, kafka, logins, ours, theirs, http)
     active.forget()
     ferryman.close()
     for name in names:
-        house.drop_database(server, name)
+        stack.drop_database(server, name)

@@ -1,4 +1,4 @@
-"""How the tests read docker-compose.yml: each accessor answers one question about it."""
+"""Read docker-compose.yml: each function answers one question about it."""
 
 import os
 import re
@@ -12,8 +12,8 @@ import click
 from ruamel.yaml import YAML
 
 from ferryman.cli.app import app
+from ferryman.cli.wiring import load_settings
 from ferryman.runtime.settings import Settings
-from ferryman.runtime.sources import load
 
 ROOT = Path(__file__).resolve().parents[2]
 COMPOSE_FILE = ROOT / "docker-compose.yml"
@@ -34,17 +34,17 @@ def ours(compose: Compose) -> list[str]:
 
 
 def running(compose: Compose) -> list[str]:
-    """Those that are to run until they are stopped, not a command that ends by itself."""
+    """Return the services that run until they are stopped; others are commands that end by themselves."""
     return [name for name, each in compose["services"].items() if each.get("restart") != "no"]
 
 
 def serving(compose: Compose) -> list[str]:
-    """Ours among them."""
+    """Return our own services that run until they are stopped."""
     return [name for name in running(compose) if name in ours(compose)]
 
 
 def dependencies(compose: Compose) -> list[tuple[str, str, str]]:
-    """(service, what it waits for, until when)."""
+    """Return each service, the service that it waits for, and the condition."""
     return [
         (name, other, how["condition"])
         for name, each in compose["services"].items()
@@ -53,28 +53,28 @@ def dependencies(compose: Compose) -> list[tuple[str, str, str]]:
 
 
 def published(compose: Compose) -> list[tuple[str, str]]:
-    """(service, port), as written."""
+    """Return each service with each of its ports, as written."""
     return [(name, port) for name, each in compose["services"].items() for port in each.get("ports", [])]
 
 
 def mounts(compose: Compose, *names: str) -> list[tuple[str, str]]:
-    """(what is mounted, where) of these services, or of all."""
+    """Return the source and the target of every mount of these services, or of all."""
     chosen = [compose["services"][name] for name in names or compose["services"]]
     volumes = [volume.split(":") for each in chosen for volume in each.get("volumes", [])]
     return [(volume[0], volume[1]) for volume in volumes]
 
 
 def environment(compose: Compose, name: str) -> dict[str, str]:
-    """A service's variables, when nobody set any of the compose file's own."""
+    """Return the variables of a service, with the defaults of the compose file."""
     return {key: interpolated(value) for key, value in compose["services"][name]["environment"].items()}
 
 
 def settings_of(compose: Compose, name: str) -> Settings:
-    return load(environment(compose, name), Path(os.devnull)).settings
+    return load_settings(environment(compose, name), Path(os.devnull)).settings
 
 
 def listeners(name: str) -> dict[str, str]:
-    """Kafka's listeners by name."""
+    """Return the addresses of Kafka's listeners by their names."""
     found = environment(COMPOSE, "kafka")[f"KAFKA_{name}"].split(",")
     return {listener: address for listener, _, address in (each.partition("://") for each in found)}
 
@@ -95,7 +95,7 @@ def texts(node: Any) -> Iterator[str]:
 
 
 def parse_command_line(arguments: Sequence[str]) -> None:
-    """As the program would, up to where it would run; raises what click raises."""
+    """Parse a command line as the program does, without running it. Errors are those of click."""
     command: click.Command | None = app
     context, rest = click.Context(app, info_name="ferryman"), list(arguments)
     while isinstance(command, click.Group):
@@ -106,7 +106,7 @@ def parse_command_line(arguments: Sequence[str]) -> None:
 
 
 def probe(command: Sequence[str], port: str) -> int:
-    """What a health check of the image says of this port, where Docker sets a proxy because its user has one."""
+    """Return the exit code of an image's health check for this port, with the proxy variables that Docker may set."""
     program, *arguments = command
     assert program == "python"
     variables = {"FERRYMAN_HEALTH__PORT": port, "http_proxy": "http://127.0.0.1:9"}
@@ -114,7 +114,7 @@ def probe(command: Sequence[str], port: str) -> int:
 
 
 def put(document: Any, place: str, value: Any) -> None:
-    """Changes one thing in a file that was read; a number in the place is an index."""
+    """Change one value in a parsed file. A number in the place is an index."""
     *way, last = place.split(".")
     for key in way:
         document = document[int(key) if key.isdigit() else key]
@@ -122,12 +122,12 @@ def put(document: Any, place: str, value: Any) -> None:
 
 
 def seconds(duration: str) -> float:
-    """Of `30s`, `1m`, `1m30s`."""
+    """Return the seconds of a duration such as 30s or 1m30s."""
     parts = re.findall(r"(\d+)(ms|s|m|h|d)", duration)
     assert "".join(map("".join, parts)) == duration
     return sum(int(number) * {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}[unit] for number, unit in parts)
 
 
 def is_pinned(image: str) -> bool:
-    """A tag that names a version, or an image that is built here."""
+    """Return True if the tag names a version, or the image is built here."""
     return image == OURS or bool(re.search(r":v?\d[\w.-]*$", image))

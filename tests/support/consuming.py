@@ -1,6 +1,7 @@
-"""An adopter's consumer as a process, and a topic that is written to beside it."""
+"""An adopter's consumer as a process, and the topic that it reads."""
 
 import json
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,7 +10,8 @@ from urllib.request import urlopen
 from uuid import UUID, uuid4
 
 import psycopg
-from confluent_kafka import Producer
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from support.launch import KillAt, Launched, Launcher
 from support.topics import create
@@ -46,10 +48,10 @@ REPORTS = {
     "large payload": Done(Message("t", b"x" * 1_000_001, key="k", topic="results")),
     "half a character": Done(Message("t", {}, key="\ud800", topic="results")),
     "null byte": Refused("a\0b"),
-    "reason that is no text": Refused(5),
-    "id that is none": Done(Message("t", {}, key="k", topic="results", id="5")),
+    "reason that is not a string": Refused(5),
+    "id that is not a UUID": Done(Message("t", {}, key="k", topic="results", id="5")),
     "content type that is bytes": Done(Message("t", b"", key="k", topic="results", content_type=b"text/plain")),
-    "report that is none": Done("payment.succeeded"),
+    "report that is not a message": Done("payment.succeeded"),
     "retry without a time": Retry("later", None),
 }
 
@@ -63,6 +65,8 @@ def misbehave(db, how):
             pass
     if how == "forget to migrate":
         db.execute("SELECT FROM a_table_that_comes_with_the_next_version")
+    if how == "forbidden":
+        db.execute("DO $$ BEGIN RAISE insufficient_privilege USING MESSAGE = 'a row of another tenant'; END $$")
     if how == "commit":
         db.commit()
     if how == "rollback":
@@ -111,7 +115,7 @@ INSERT INTO wallet SELECT 'w' || n, 1000000 FROM generate_series(0, 9) n;
 
 
 def asked(process: Launched, path: str) -> str:
-    """What its health endpoint answers."""
+    """Return what the health endpoint of a process answers."""
     address = json.loads(process.stderr.splitlines()[0])["health"]
     try:
         with urlopen(f"{address}{path}", timeout=5) as answer:
@@ -124,7 +128,7 @@ def asked(process: Launched, path: str) -> str:
 
 @dataclass
 class Shop:
-    """One topic, one database, one consumer of the topic in any number of processes."""
+    """One topic, one database, and a consumer of the topic in any number of processes."""
 
     ferryman: Launcher
     kafka: str
@@ -158,7 +162,7 @@ class Shop:
         return self.ferryman.start("run", "shop:wallet", env={**self.env, **env}, kill_at=kill_at)
 
     def send(self, amount: int = 1, wallet: int = 0, *, id: UUID | None = None, **more: Any) -> UUID:
-        """A payment that the wallet's books must show once."""
+        """Send a payment that the wallet's books must show once."""
         identity = id or uuid4()
         self.sent.setdefault(identity, amount)
         body = {"wallet": f"w{wallet}", "amount": amount, **more}
@@ -166,7 +170,7 @@ class Shop:
         return identity
 
     def send_amid(self, many: int, **bad: Any) -> UUID:
-        """One that misbehaves, with so many good ones before and behind it, in every partition."""
+        """Send one message that misbehaves, with `many` good ones in front of it and behind it, in every partition."""
         for number in range(many):
             self.send(1, number % 10)
         identity = self.send(1, 3, **bad)
@@ -187,6 +191,21 @@ class Shop:
     def flush(self) -> None:
         assert self._producer.flush(20) == 0
 
+    def reset_offsets(self, offset: int) -> None:
+        """Set the group's offsets while it has no members."""
+        admin = AdminClient({"bootstrap.servers": self.kafka})
+        places = [TopicPartition(self.topic, number, offset) for number in range(self.partitions)]
+        deadline = time.monotonic() + 20
+        while True:
+            [answer] = admin.alter_consumer_group_offsets([ConsumerGroupTopicPartitions(self.name, places)]).values()
+            try:
+                if not any(place.error for place in answer.result(30).topic_partitions):
+                    return
+            except KafkaException:
+                pass  # a member is still leaving
+            assert time.monotonic() < deadline, "the group's offsets cannot be set"
+            time.sleep(0.1)
+
     def one(self, query: str, *parameters: Any) -> Any:
         row = self.db.execute(query, parameters).fetchone()
         assert row is not None
@@ -203,7 +222,7 @@ class Shop:
         return sum(self.verdicts().values()) >= many
 
     def books_balance(self) -> None:
-        """N5: every payment took effect once, and the balances say so."""
+        """Check that every payment took effect once (N5)."""
         assert self.one("SELECT count(*) FROM effect") == self.one("SELECT count(DISTINCT payment) FROM effect")
         spent = 10_000_000 - self.one("SELECT sum(balance) FROM wallet")
         effects = {each for (each,) in self.db.execute("SELECT payment FROM effect").fetchall()}

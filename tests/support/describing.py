@@ -1,4 +1,4 @@
-"""Described outboxes in this process: a table of the test's own, and workers that claim from it."""
+"""Described outboxes in this process: a table of the test, and workers that claim from it."""
 
 import threading
 from collections.abc import Iterator, Mapping
@@ -7,12 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID, uuid4
 
-import psycopg
-
-from ferryman.relay.described.loop import RowWorker
 from ferryman.relay.described.service import DescribedOutbox
-from ferryman.relay.described.store import Connection, Table
-from ferryman.relay.service import Relay
+from ferryman.relay.described.table import Table
+from ferryman.relay.service import JournalRelay
+from ferryman.runtime.postgres import Connection
 from ferryman.runtime.settings import Settings
 
 MEMOS: Mapping[str, Any] = {
@@ -36,7 +34,7 @@ CREATE TABLE shop.memos (
 
 @dataclass
 class Memos:
-    """The table, and relays of it. Statements are run beside them."""
+    """A table and its relays; `db` is a connection beside them."""
 
     url: str
     kafka: str
@@ -60,18 +58,14 @@ class Memos:
 
     @property
     def outbox(self) -> DescribedOutbox:
-        [outbox] = Relay(self.settings).described
+        [outbox] = JournalRelay(self.settings).described
         return outbox
 
     @contextmanager
     def relay(self, stopping: threading.Event | None = None) -> Iterator["Turns"]:
         outbox = self.outbox
-        worker = outbox.worker(stopping or threading.Event())
-        try:
-            with outbox.connect() as connection:
-                yield Turns(worker, connection, outbox.open(connection))
-        finally:
-            worker.publisher.close()
+        with outbox.opened() as table:
+            yield Turns(outbox, table, stopping or threading.Event())
 
     def write(self, *keys: str, topic: str = "") -> list[UUID]:
         ids = [uuid4() for _ in keys]
@@ -81,25 +75,22 @@ class Memos:
         return ids
 
     def rows(self) -> list[tuple[Any, ...]]:
-        """(status, attempts, error) in the order in which they were written."""
+        """Return (status, attempts, error) of each row, in the order of writing."""
         return self.db.execute(
             "SELECT status, retry_count, error_message FROM shop.memos ORDER BY created_at"
         ).fetchall()
 
     def expire(self) -> None:
-        """As if each lease had been taken an hour ago."""
+        """Set each lease back by an hour."""
         self.db.execute("UPDATE shop.memos SET last_attempt_at = last_attempt_at - interval '1 h'")
 
 
 @dataclass
 class Turns:
-    worker: RowWorker
-    connection: Connection
+    outbox: DescribedOutbox
     table: Table
+    stopping: threading.Event
 
     def run_once(self, *, lost: bool = True) -> Any:
-        self.worker.lost_at = 0.0 if lost else float("inf")
-        return self.worker.run_once(self.connection, self.table)
-
-
-Database = psycopg.Connection[tuple[Any, ...]]
+        self.outbox.lost_at = 0.0 if lost else float("inf")
+        return self.outbox.run_once(self.table, self.stopping)

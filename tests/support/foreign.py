@@ -1,4 +1,4 @@
-"""What other teams run to read our topics: the samples of docs/readers, as processes that know nothing of us."""
+"""The sample readers of docs/readers, run as other teams do: in processes that do not have our package."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from ferryman.testing import java, kafka
-from ferryman.testing.ladder import NotHere
+from ferryman.testing.parts import NotHere
 from ferryman.testing.registry import API
 
 READERS = Path(__file__).parents[2] / "docs" / "readers"
@@ -29,7 +29,7 @@ _PYTHON = (sys.executable, "-I", "-W", "error", "-c", _WITHOUT_US)
 
 
 class Said(NamedTuple):
-    """The records that a reader printed, by topic, partition and offset, and its last words."""
+    """The records that a reader printed, by topic, partition and offset, and its last line of errors."""
 
     records: list[dict[str, Any]]
     words: str
@@ -40,14 +40,14 @@ class Said(NamedTuple):
 
 
 class Foreign(NamedTuple):
-    """How their programs are run, against which cluster and registry."""
+    """The sample readers, with the cluster and the registry that they use."""
 
     java: Sequence[str]
     kafka: str
     registry: str
 
     def read(self, language: str, *topics: str) -> Said:
-        """Everything that is on the topics."""
+        """Return all records of the topics, as one of the readers prints them."""
         if language == "Java":
             program, registry = [*self.java, str(READERS / "Reader.java")], self.registry.replace(API, _NATIVE)
         else:
@@ -58,14 +58,14 @@ class Foreign(NamedTuple):
         return Said(records, words.splitlines()[-1])
 
     def java_partitions(self, topic: str, keys: Sequence[str]) -> list[int]:
-        """Where Java's own producer puts a record with each of the keys."""
+        """Return the partition that Java's own producer chooses for each key."""
         program = [*self.java, str(Path(__file__).with_name("Produce.java")), self.kafka, topic]
         partitions: list[int] = json.loads(_run(program, json.dumps(keys))[0])
         return partitions
 
 
 def java_or_skip() -> list[str]:
-    """Java with what the readers' pom names; skips where it is not to be had, unless a real broker is required."""
+    """Return the command of Java with the jars of the readers' pom; skip if there is none, unless it is required."""
     try:
         program, jars = java.find(_OLDEST_JAVA), java.artifacts(READERS / "pom.xml")
     except NotHere as why:

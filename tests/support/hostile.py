@@ -1,4 +1,4 @@
-"""A catalogue with every kind of type, and with whatever may break a page or a document."""
+"""A catalogue with every kind of type, and with texts that may break a page or a document."""
 
 import json
 from pathlib import Path
@@ -8,7 +8,7 @@ from ferryman.schemas.catalogue import Catalogue, load
 from support.catalogues import enum, field, record
 
 WORDS = "a|b `c` <script>x</script> *d* _e_ __f_ [g](h) \\| &lt; $1 ~~i~~ snake_case"
-"""Text that means something in Markdown, in HTML and in tables, nearly all of it."""
+"""Text full of characters with a meaning in Markdown, HTML and tables."""
 
 CARD = record(field("number", "string"), name="Card")
 CASH = record(field("notes", {"type": "array", "items": "int"}), name="Cash")

@@ -1,4 +1,4 @@
-"""Writers of every kind against the journal, and workers that read it: what came out is judged against what went in."""
+"""Writers of every kind and workers on one journal; the published entries are compared with the committed ones."""
 
 import random
 import threading
@@ -12,9 +12,8 @@ from uuid import uuid4
 
 import psycopg
 
-from ferryman.relay.lanes import Tenure
-from ferryman.relay.model import Entry
-from support.relay import lane_worker
+from ferryman.relay.model import Entry, key_of, payload_of
+from support.relay import lane_worker, unlimited
 
 KEYS = 40
 KINDS = ("plain", "plain", "savepoint", "copy", "select", "repeatable", "prepared", "async", "long", "rollback")
@@ -28,7 +27,7 @@ Place = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """(key, number) of what was committed and of what came out, in the order of publication."""
+    """The (key, number) of committed entries, and of published ones in the order of publication."""
 
     committed: Counter[Place]
     published: list[Place]
@@ -47,7 +46,7 @@ class Verdict:
 
     @property
     def inverted(self) -> list[Place]:
-        """First occurrences that came after a later one of their key."""
+        """First occurrences that were published after a later one of their key."""
         highest: dict[str, int] = {}
         seen: set[Place] = set()
         found = []
@@ -60,7 +59,7 @@ class Verdict:
 
 
 class Stress:
-    """Runs writers and workers side by side; a lost connection is opened again, as after a restart of the server."""
+    """Writers and workers side by side; a lost connection is opened again, as after a restart of the server."""
 
     def __init__(self, url: str, seed: int, *, writers: int, workers: int) -> None:
         self._url = url
@@ -135,7 +134,7 @@ class Stress:
             db.rollback()
 
     def _append(self, db: Database, kind: str, key: str, dice: random.Random) -> None:
-        """The key's row is locked first: so its messages commit in the order of their numbers."""
+        """Append under the lock of the key's row, so that its messages commit in the order of their numbers."""
         row = db.execute("UPDATE counters SET number = number + 1 WHERE key = %s RETURNING number", (key,)).fetchone()
         assert row is not None
         payload = str(row[0]).encode()
@@ -164,7 +163,7 @@ class Stress:
         while self._reading.is_set():
             try:
                 with psycopg.connect(self._url) as connection:
-                    worker = lane_worker(connection, self._publish, Tenure(batch_entries=37, seconds=0.02))
+                    worker = lane_worker(connection, self._publish, unlimited(batch_entries=37, tenure_seconds=0.02))
                     while self._reading.is_set():
                         if worker.run_once().quiet:
                             time.sleep(0.002)
@@ -173,10 +172,10 @@ class Stress:
 
     def _publish(self, entries: Sequence[Entry]) -> None:
         with self._lock:
-            self._published.extend((entry[3], int(entry[5] or b"")) for entry in entries)
+            self._published.extend((key_of(entry), int(payload_of(entry) or b"")) for entry in entries)
 
     def _resolve(self) -> None:
-        """Commits what a crash left prepared: it holds its locks, and its writer is gone."""
+        """Commit transactions that a crash left prepared: they hold their locks, and their writers are gone."""
         forgotten = "SELECT gid FROM pg_prepared_xacts WHERE prepared < clock_timestamp() - interval '1 second'"
         while self._reading.is_set():
             with suppress(psycopg.Error), psycopg.connect(self._url, autocommit=True) as db:

@@ -1,11 +1,12 @@
-"""The command line in processes of its own, started in milliseconds and killed for real.
+"""The command line in processes of their own, started in milliseconds and killed for real.
 
 A fork server imports the program once, before any client exists, and forks a process per launch; what runs in it is
 `ferryman.cli.main`, with arguments, environment, folder and output of its own. `real=True` starts the installed
-program instead. `kill_at` kills the fork from inside, where nothing outside could aim at: the product has no hooks.
+program instead. `kill_at` kills the fork from inside, before a named step.
 """
 
 import importlib
+import itertools
 import json
 import multiprocessing
 import os
@@ -15,7 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache, wraps
+from functools import cache, partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
@@ -28,15 +29,26 @@ PRELOAD = ["__main__", "support.preload"]
 NOT_INHERITED = ("FERRYMAN_", "DATABASE_URL")
 
 
+# The services whose constructor takes `before`, by system.
+STEPPED = {"relay": "ferryman.relay.service:JournalRelay"}
+
+
 class KillAt(NamedTuple):
     """`kill -9` of itself, right before or after the nth call of what `module:attribute` names, in any thread.
 
-    A function that another module imported by its name is called where it was imported to: name that place.
+    A function that another module imported by its name is called where it was imported to: name that place. Where a
+    system names its steps, use `KillAt.before_step`.
     """
 
     place: str
-    when: Literal["before", "after"]
+    when: Literal["before", "after", "step"]
     nth: int = 1
+    step: str = ""
+
+    @classmethod
+    def before_step(cls, system: str, step: str, nth: int = 1) -> "KillAt":
+        """Kill right before the system takes this step for the nth time."""
+        return cls(STEPPED[system], "step", nth, step)
 
     def arm(self) -> None:
         module, _, path = self.place.partition(":")
@@ -44,29 +56,46 @@ class KillAt(NamedTuple):
         owner: Any = importlib.import_module(module)
         for each in owners:
             owner = getattr(owner, each)
-        setattr(owner, name, self._armed(getattr(owner, name)))
+        original = getattr(owner, name)
+        setattr(owner, name, partial(original, before=self._hook()) if self.when == "step" else self._armed(original))
+
+    def _hook(self) -> Callable[[str], None]:
+        due = self._counter()
+
+        def before(step: str) -> None:
+            if step == self.step and due():
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        return before
 
     def _armed(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        calls, lock = 0, threading.Lock()
+        due = self._counter()
 
         @wraps(original)
         def armed(*arguments: Any, **named: Any) -> Any:
-            nonlocal calls
-            with lock:
-                calls += 1
-                due = calls == self.nth
-            if due and self.when == "before":
+            killed = due()
+            if killed and self.when == "before":
                 os.kill(os.getpid(), signal.SIGKILL)
             value = original(*arguments, **named)
-            if due:
+            if killed:
                 os.kill(os.getpid(), signal.SIGKILL)
             return value
 
         return armed
 
+    def _counter(self) -> Callable[[], bool]:
+        """Return a function that returns True at its nth call, whatever thread makes it."""
+        calls, lock = itertools.count(1), threading.Lock()
+
+        def due() -> bool:
+            with lock:
+                return next(calls) == self.nth
+
+        return due
+
 
 class _Child(Protocol):
-    """What a forked process and a started program have in common."""
+    """A process that was forked, or a program that was started."""
 
     pid: int
 
@@ -101,14 +130,14 @@ class Launched:
         return self._ended(0) is None
 
     def wait(self, seconds: float = 30) -> int:
-        """The exit code; negative, the signal that ended it."""
+        """Return the exit code; if negative, the signal that ended it."""
         code = self._ended(seconds)
         if code is None:
             raise TimeoutError(f"{self} did not end within {seconds} s\n{self.transcript()}")
         return code
 
     def until(self, condition: Callable[[], Any], what: str, seconds: float = 20) -> Any:
-        """Polls until the condition holds, and fails with what the process said when it never does."""
+        """Poll until the condition holds; fail with the process's output if it never does."""
         deadline = time.monotonic() + seconds
         while not (value := condition()):
             if not self.alive:
@@ -122,7 +151,7 @@ class Launched:
         os.kill(self.pid, sign)
 
     def kill(self) -> None:
-        """kill -9, with whatever it started."""
+        """Kill the process with -9, and everything it started."""
         if self.alive:
             try:
                 os.killpg(self.pid, signal.SIGKILL)
@@ -145,7 +174,7 @@ class Launched:
 
 
 class Launcher:
-    """Launches with one environment in one folder, and ends what is left at the end."""
+    """Launches processes with one environment in one folder, and ends those that are left."""
 
     def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
         self.folder = folder
@@ -159,7 +188,7 @@ class Launcher:
         real: bool = False,
         kill_at: KillAt | None = None,
     ) -> Launched:
-        """Starts and does not wait."""
+        """Start a process, and do not wait for it."""
         assert not (real and kill_at), "the installed program can be killed from outside only"
         outputs = self.folder / f".launch-{len(self.launched)}"
         outputs.mkdir()
@@ -176,7 +205,7 @@ class Launcher:
     def run(
         self, *arguments: str, env: Mapping[str, str] | None = None, seconds: float = 30, real: bool = False
     ) -> Launched:
-        """Runs to its end."""
+        """Run a process to its end."""
         launched = self.start(*arguments, env=env, real=real)
         launched.wait(seconds)
         return launched
@@ -241,7 +270,7 @@ def _fork_server() -> "ForkServerContext":
 def _become(
     arguments: list[str], environment: dict[str, str], folder: Path, outputs: Path, kill_at: KillAt | None
 ) -> None:
-    """Runs in the fork: from here on it is a `ferryman` process like any other."""
+    """Become a `ferryman` process like any other, in the fork."""
     os.setsid()
     os.chdir(folder)
     os.environ.clear()

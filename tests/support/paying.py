@@ -1,5 +1,6 @@
-"""The payment orchestrator without Kafka: requests, results as the consumer's loop hands them over, and what leaves."""
+"""The payment orchestrator without Kafka: requests, results and the messages that are sent."""
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -8,22 +9,22 @@ from uuid import UUID, uuid4
 import psycopg
 
 from ferryman import Consumer, Received
-from ferryman.consumer.decoding import hash_of
-from ferryman.consumer.face import Plain
+from ferryman.consumer.connections import HandlerConnection
 from ferryman.consumer.model import Record
-from ferryman.consumer.transaction import BatchTransaction, Tally
+from ferryman.consumer.transaction import BatchTransaction
+from ferryman.consumer.wire import hash_of
 from ferryman.saga.engine import Sagas
 from ferryman.schemas.codec import Codecs
 from ferryman.services.payments import requests
 from ferryman.services.payments.rules import Payment, Rules
 from ferryman.services.payments.service import NAME, RESULTS, consumer, sagas
-from ferryman.services.payments.store import Recorded, Request
+from ferryman.services.payments.store import RecordedPayment, Request
 
 Database = psycopg.Connection[tuple[Any, ...]]
 
 
 def result(kind: str, data: Mapping[str, Any], *, id: UUID | None = None) -> Received:
-    """As the handler gets it."""
+    """Return a result as a handler gets it."""
     topic = "fulfilments.results" if kind.startswith("fulfilment") else "wallet.results"
     key = str(data["request_id"])
     record = Record(topic, 0, 0, key.encode(), b"", [], 0)
@@ -56,7 +57,7 @@ def refused(payment: Request | Payment, reason: str = "OUT_OF_STOCK", **more: An
 
 @dataclass
 class Desk:
-    """The orchestrator on a database of the test's own."""
+    """The orchestrator on a database of its own."""
 
     db: Database
     codecs: Codecs
@@ -68,25 +69,25 @@ class Desk:
 
     @property
     def consumer(self) -> Consumer:
-        """One for both topics: what they bring is told apart by the sagas."""
+        """One consumer for both topics: the sagas tell their results apart."""
         return consumer(self.sagas, NAME, sorted({source.topic for source in RESULTS.values()}))
 
     def request(self, **more: Any) -> Request:
-        """Recorded; what left with it is forgotten."""
+        """Record a payment."""
         given: dict[str, Any] = {"uuid": uuid4(), "wallet_id": uuid4(), "amount": 500, "currency": "EUR", **more}
         made = Request(**given)
         self.record(made)
         return made
 
-    def record(self, *wanted: Request) -> list[Recorded]:
+    def record(self, *wanted: Request) -> list[RecordedPayment]:
         with self.db.transaction():
-            return requests.record(self.db, wanted, self.rules)
+            return requests.record(self.db, wanted, self.rules)[0]
 
-    def apply(self, *results: Received) -> Tally:
-        return BatchTransaction(self.consumer, self.db, Plain(self.db), results).run()
+    def apply(self, *results: Received) -> Counter[str]:
+        return BatchTransaction(self.consumer, HandlerConnection(self.db), results).run()
 
     def late(self, *payments: Request) -> int:
-        """Their time has come."""
+        """Make these payments due, and let them time out."""
         keys = [each.uuid for each in payments]
         self.db.execute("UPDATE payments.requests SET due_at = now() - interval '1 s' WHERE uuid = ANY (%s)", (keys,))
         with self.db.transaction():
@@ -100,7 +101,7 @@ class Desk:
         return row
 
     def left(self, payment: Request) -> list[tuple[str, dict[str, Any]]]:
-        """Every message of it that was appended, in order."""
+        """Return every message of the payment that was appended, in order."""
         rows = self.db.execute(
             "SELECT type, payload FROM ferryman.outbox WHERE key = ANY (%s) ORDER BY position",
             ([str(payment.uuid), str(payment.wallet_id)],),

@@ -1,4 +1,4 @@
-"""ChancePay end to end: two databases, Kafka, and every process of it for real, started and killed by name."""
+"""The payment system end to end: two databases, Kafka and real processes, started and killed by name."""
 
 import random
 import signal
@@ -17,7 +17,7 @@ from ferryman import use_schemas
 from ferryman.services.payments import requests
 from ferryman.services.payments.rules import Rules
 from ferryman.services.payments.store import Request
-from ferryman.testing import house
+from ferryman.testing import stack
 from support.launch import KillAt, Launched, Launcher
 from support.published import poll_until
 from support.topics import create
@@ -47,7 +47,28 @@ def decide(db, asked: Received):
     return Refused(outcome, Message("fulfilment.refused", {**said, "reason": outcome, "refused_at": now},
                                     key=data["request_id"]))
 """
-FULFILLED = "CREATE TABLE fulfilled (id uuid PRIMARY KEY, outcome text NOT NULL)"
+FULFILLED = """
+CREATE TABLE fulfilled (id uuid PRIMARY KEY, outcome text NOT NULL);
+GRANT SELECT, INSERT ON fulfilled TO ferryman_consumer;
+"""
+
+# The number of the database, and the roles in it.
+LOGINS: dict[str, tuple[Any, ...]] = {
+    "client": (0, "ferryman_payments_api"),
+    "payments": (0, "ferryman_payments"),
+    "wallet": (1, "ferryman_wallet"),
+    "fulfilment": (2, "ferryman_consumer"),
+    "relay_payments": (0, "ferryman_relay"),
+    "relay_wallet": (1, "ferryman_relay"),
+    "relay_fulfilment": (2, "ferryman_relay"),
+    "desk_payments": (0, "ferryman_monitor", "ferryman_payments", "ferryman_relay"),
+    "desk_wallet": (1, "ferryman_monitor", "ferryman_relay"),
+}
+TOPICS_OF = {
+    "PAYMENTS": '["payments.*", "fulfilments.commands", "*.dlt"]',
+    "WALLET": '["wallet.*", "*.dlt"]',
+    "FULFILMENT": '["fulfilments.results", "*.dlt"]',
+}
 
 COMMANDS = {
     "relay": ("run", "relay"),
@@ -59,57 +80,62 @@ COMMANDS = {
 
 @dataclass
 class Pipeline:
-    """Its processes find the servers at these addresses; what is looked up here goes straight to the databases."""
+    """The addresses of the servers, and the running processes. Lookups here go straight to the databases."""
 
     ferryman: Launcher
     kafka: str
     orchestrator_url: str
     wallet_url: str
     fulfilment_url: str
+    logins: dict[str, str] = field(default_factory=dict)
+    """The URL of each process, with a login that has the role of that process alone."""
     env: dict[str, str] = field(default_factory=dict)
     rules: Rules = field(default_factory=Rules)
     running: dict[str, Launched] = field(default_factory=dict)
     wallets: list[UUID] = field(default_factory=list)
     wires: dict[str, int] = field(default_factory=dict)
-    """Of a process, the port by which it finds its database, where that is not the server's own."""
+    """The port by which a process reaches its database, if it is not the server's own."""
 
     def start(self, *names: str, kill_at: KillAt | None = None) -> None:
         for name in names:
             self.running[name] = self.ferryman.start(*COMMANDS[name], env=self.environment(name), kill_at=kill_at)
 
     def start_another(self, name: str) -> None:
-        """Beside the one that runs; the next takes its place."""
+        """Start another process beside the running one, in place of an earlier one."""
         if (before := self.running.get(f"another {name}")) is not None:
             before.kill()
         self.running[f"another {name}"] = self.ferryman.start(*COMMANDS[name], env=self.environment(name))
 
     def kill_others(self) -> None:
-        """Those that came beside."""
+        """Kill the processes that were started beside others."""
         for name in [each for each in self.running if each.startswith("another ")]:
             self.running.pop(name).kill()
 
     def kill(self, name: str) -> None:
-        """kill -9."""
+        """Kill a process with SIGKILL."""
         self.running[name].kill()
 
     def stop(self, *names: str) -> None:
-        """SIGTERM, and it ends well (N16)."""
+        """Stop processes with SIGTERM, and assert that each exits 0 (N16)."""
         for name in names:
             self.running[name].send(signal.SIGTERM)
         for name in names:
             assert self.running[name].wait() == 0, self.running[name].transcript()
 
     def environment(self, name: str) -> Mapping[str, str]:
-        """What each process is given: its own database, and no other."""
+        """Return the environment of a process: its own database, and no other."""
         ours = {
             "relay": {
-                "FERRYMAN_RELAY__SOURCES__PAYMENTS__DATABASE_URL": self.orchestrator_url,
-                "FERRYMAN_RELAY__SOURCES__WALLET__DATABASE_URL": self.wallet_url,
-                "FERRYMAN_RELAY__SOURCES__FULFILMENT__DATABASE_URL": self.fulfilment_url,
+                f"FERRYMAN_RELAY__SOURCES__{source}__{setting}": value
+                for source, topics in TOPICS_OF.items()
+                for setting, value in (("DATABASE_URL", self.logins[f"relay_{source.lower()}"]), ("TOPICS", topics))
             },
-            "wallet": {"FERRYMAN_DATABASE_URL": self._by_wire("wallet", self.wallet_url)},
-            "payments": {"FERRYMAN_DATABASE_URL": self._by_wire("payments", self.orchestrator_url)},
-            "fulfilment": {"FERRYMAN_DATABASE_URL": self.fulfilment_url, "FERRYMAN_SCHEMAS__PATH": _our_catalogue()},
+            "wallet": {"FERRYMAN_DATABASE_URL": self._by_wire("wallet")},
+            "payments": {"FERRYMAN_DATABASE_URL": self._by_wire("payments")},
+            "fulfilment": {
+                "FERRYMAN_DATABASE_URL": self.logins["fulfilment"],
+                "FERRYMAN_SCHEMAS__PATH": _our_catalogue(),
+            },
         }
         return {
             "FERRYMAN_KAFKA__BOOTSTRAP_SERVERS": self.kafka,
@@ -122,17 +148,18 @@ class Pipeline:
             **ours[name],
         }
 
-    def _by_wire(self, name: str, url: str) -> str:
-        """Through whatever breaks what passes."""
+    def _by_wire(self, name: str) -> str:
+        """Return the URL of a process, through its proxy if it has one."""
+        url = self.logins[name]
         if name not in self.wires:
             return url
         return conninfo.make_conninfo(url, host="127.0.0.1", port=self.wires[name])
 
     def both(self) -> dict[str, str]:
-        """For whoever looks at both databases."""
+        """Return the environment of commands that read both databases."""
         return {
-            "FERRYMAN_DATABASE_URL": self.orchestrator_url,
-            "FERRYMAN_PAYMENTS__WALLET_DATABASE_URL": self.wallet_url,
+            "FERRYMAN_DATABASE_URL": self.logins["desk_payments"],
+            "FERRYMAN_PAYMENTS__WALLET_DATABASE_URL": self.logins["desk_wallet"],
             "FERRYMAN_KAFKA__BOOTSTRAP_SERVERS": self.kafka,
         }
 
@@ -145,11 +172,11 @@ class Pipeline:
         return opened
 
     def pay(self, *asked: Request) -> None:
-        with psycopg.connect(self.orchestrator_url) as db:
+        with psycopg.connect(self.logins["client"]) as db:
             requests.record(db, asked, self.rules)
 
     def statuses(self) -> dict[str, int]:
-        """By status, and by reason where there is one."""
+        """Count payments by status, and by reason if there is one."""
         with psycopg.connect(self.orchestrator_url) as db:
             rows = db.execute("SELECT coalesce(reason, status), count(*) FROM payments.requests GROUP BY 1").fetchall()
         return dict(rows)
@@ -161,11 +188,11 @@ class Pipeline:
         return int(row[0])
 
     def until_over(self, seconds: float = 60) -> None:
-        """Every payment is over."""
+        """Return True if every payment is over."""
         poll_until(lambda: self.pending() == 0, "end of every payment", seconds)
 
     def assert_money_moved_once(self) -> None:
-        """N5, over both databases: what succeeded was taken once and whole, what failed was not taken or given back."""
+        """Assert N5 over both databases: succeeded payments were taken once, failed ones not kept."""
         with psycopg.connect(self.orchestrator_url) as db:
             asked = {
                 row[0]: row[1:] for row in db.execute("SELECT uuid, status, amount, wallet_id FROM payments.requests")
@@ -182,7 +209,7 @@ class Pipeline:
 
     @contextmanager
     def load(self, seed: int, pause_seconds: float = 0.01) -> Iterator["Load"]:
-        """Payments of every kind, all the time, from one client that goes on when its database is away."""
+        """Request payments of every kind all the time, as one client that continues when its database is away."""
         load = Load(self, random.Random(seed), pause_seconds)
         thread = threading.Thread(target=load.run)
         thread.start()
@@ -195,7 +222,7 @@ class Pipeline:
 
 @dataclass
 class Load:
-    """A client: it sends what failed again, with the same uuid, as the API asks its clients to."""
+    """Request a payment like a client, which repeats failed requests with the same uuid."""
 
     pipeline: Pipeline
     dice: random.Random
@@ -216,7 +243,7 @@ class Load:
             self.sent += len(batch)
 
     def _some(self) -> Request:
-        """Of a wallet that has enough or not; a few of one that is not there."""
+        """Return a request from a wallet with or without enough money, or sometimes from one that does not exist."""
         amount = self.dice.choice((1, 2, 3, 500, 10_000_000))
         of = self.dice.choice(self.pipeline.wallets) if self.dice.random() < 0.95 else uuid4()
         return Request(uuid4(), of, amount, "EUR", self.dice.random() < 0.3)
@@ -228,22 +255,23 @@ class Load:
 
 @contextmanager
 def new_pipeline(ferryman: Launcher, kafka: str, orchestrators: str, wallets: str) -> Iterator[Pipeline]:
-    """On databases of its own on these servers; the topics of the catalogue are there afterwards."""
+    """Create the pipeline with its own databases on these servers, and with the topics of the catalogue."""
     (ferryman.folder / "shop.py").write_text(FULFILMENT)
     known = AdminClient({"bootstrap.servers": kafka}).list_topics(timeout=10).topics
     for name in set(TOPICS) - set(known):
         create(kafka, name, partitions=3)
     suffix = uuid4().hex[:10]
     urls = [
-        house.new_database(server, f"{name}_{suffix}")
+        stack.new_database(server, f"{name}_{suffix}")
         for server, name in ((orchestrators, "payments"), (wallets, "wallet"), (wallets, "fulfilment"))
     ]
-    for url in urls:
-        house.migrate(url)
+    for url, owners in zip(urls, (["engine", "payments"], ["engine", "wallet"], ["engine"]), strict=True):
+        stack.migrate(url, owners)
     with psycopg.connect(urls[2]) as db:
         db.execute(FULFILLED)
     use_schemas()
-    yield Pipeline(ferryman, kafka, urls[0], urls[1], urls[2])
+    logins = {name: stack.login(urls[which], name, *roles) for name, (which, *roles) in LOGINS.items()}
+    yield Pipeline(ferryman, kafka, urls[0], urls[1], urls[2], logins)
 
 
 def _our_catalogue() -> str:

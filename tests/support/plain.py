@@ -1,13 +1,12 @@
-"""The plainest reader of the journal: what the relay's worker does, without any of its policies."""
+"""The simplest reader of the journal: the relay's worker without its policies."""
 
 from types import SimpleNamespace
 from typing import Any
 
 import psycopg
 
-from ferryman.relay.model import LANES, SEGMENTS, Window
-from ferryman.relay.store import lanes as store
-from ferryman.relay.store import reading
+from ferryman.relay.model import LANES, SEGMENTS, Entry, Window
+from ferryman.relay.store import claims as store
 
 Database = psycopg.Connection[tuple[Any, ...]]
 Place = tuple[str, int]
@@ -29,7 +28,7 @@ _FAILED = "INSERT INTO ferryman.outbox_exception (position, lane, topic, key, st
 
 
 class Publisher:
-    """The plainest reader of the lanes: keeps what it published, fails the keys it is told to."""
+    """The simplest reader of the lanes: it keeps what it published, and fails given keys."""
 
     def __init__(self, connection: Database, *, most: int = 50) -> None:
         self._connection = connection
@@ -38,7 +37,7 @@ class Publisher:
         self.failing: set[str] = set()
 
     def turn(self) -> int:
-        """First all is read, then written: who has a number takes no window."""
+        """Read everything before writing: a transaction with an id takes no window."""
         with self._connection.transaction():
             store.hold(self._connection, range(LANES), wait_seconds=10)
             self._connection.execute("SET LOCAL enable_bitmapscan = off")
@@ -62,7 +61,7 @@ class Publisher:
         )
         lanes = [lane for lane, *_ in cursors]
         step: Any = SimpleNamespace(lanes=lanes, cursors=cursors, done=done, target=target, position=position)
-        step.entries, step.reached = reading.read(self._connection, step, self._most)
+        step.entries, step.reached = store.read(self._connection, step, self._most)
         step.moved = bool(step.entries) or target is not None
         return step
 
@@ -71,14 +70,14 @@ class Publisher:
         if target is None:
             target = one(db, _WINDOW, step.reached.snapshot, step.reached.position_at)
         counts = {lane: settled for lane, _, settled in step.cursors}
-        for entry in step.entries:
-            segment, lane = divmod(entry[9], LANES)
+        for entry in map(Entry._make, step.entries):
+            segment, lane = divmod(entry.slot, LANES)
             if segment < SEGMENTS:
                 counts[lane][segment] += 1
-            if entry[3] in self.failing:
-                db.execute(_FAILED, (entry[0], lane, entry[2], entry[3]))
+            if entry.key in self.failing:
+                db.execute(_FAILED, (entry.position, lane, entry.topic, entry.key))
             else:
-                self.published.append((entry[3], int(entry[5])))
+                self.published.append((entry.key, int(entry.payload or b"")))
         more = len(step.entries) == self._most
         values = (step.done.id, target, step.entries[-1][0]) if more else (target, None, 0)
         for lane, generation, settled in step.cursors:

@@ -1,4 +1,4 @@
-"""Relays under load: writers append, relays publish, and the topic is read back and judged against the outbox."""
+"""Relays under load: writers append, relays publish, and the topic is compared with the outbox."""
 
 import json
 import random
@@ -18,7 +18,7 @@ from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from ferryman.relay.store import lanes
+from ferryman.relay.store import claims
 from ferryman.runtime.kafka import create_topics
 from support.launch import KillAt, Launched, Launcher
 
@@ -33,7 +33,7 @@ FAST = {
 
 
 class Record(NamedTuple):
-    """What a reader of the topic sees."""
+    """A record as a reader of the topic sees it."""
 
     partition: int
     offset: int
@@ -48,13 +48,13 @@ class Record(NamedTuple):
 
     @property
     def number(self) -> int:
-        """Of its key: the counter under whose lock it was appended."""
+        """The key's counter, under whose lock the message was appended."""
         return int(self.value.split()[0])
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What was committed, by id as (key, payload), and what is on the topic, in the order of its partitions."""
+    """The committed messages by id as (key, payload), and the records of the topic, ordered by partition."""
 
     committed: Mapping[str, tuple[str, bytes]]
     published: list[Record]
@@ -73,7 +73,7 @@ class Verdict:
 
     @property
     def altered(self) -> list[Record]:
-        """Records whose bytes are not those that were appended, or that differ from the first with their id."""
+        """Records whose bytes differ from what was appended, or from the first record with their id."""
         first: dict[str, Record] = {}
         return [
             record
@@ -85,14 +85,14 @@ class Verdict:
 
     @property
     def inverted(self) -> dict[str, list[int]]:
-        """The keys whose first occurrences are not in the order of their numbers."""
+        """The keys whose first occurrences are not in order, with their numbers."""
         numbers: dict[str, dict[int, None]] = defaultdict(dict)
         for record in self.published:
             numbers[record.key][record.number] = None
         return {key: list(seen) for key, seen in numbers.items() if list(seen) != sorted(seen)}
 
     def assert_kept(self) -> None:
-        """N1 to N4."""
+        """Check N1 to N4."""
         assert len(self.committed) >= 100, "too little was committed to prove anything"
         assert not self.missing, f"{len(self.missing)} of {len(self.committed)} were lost"
         assert not self.ghosts, f"published, and never committed: {self.ghosts}"
@@ -107,7 +107,7 @@ def new_topic(kafka: str, name: str = "") -> str:
 
 
 def read_topic(kafka: str, topic: str) -> list[Record]:
-    """All that is on it at this moment, partition by partition."""
+    """Return all records of the topic at this moment, partition by partition."""
     consumer = Consumer({"bootstrap.servers": kafka, "group.id": uuid4().hex, "enable.auto.commit": False})
     records: list[Record] = []
     try:
@@ -127,9 +127,7 @@ _NOT_YET = ("_UNKNOWN_PARTITION", "NOT_LEADER_FOR_PARTITION")
 
 
 def read_end(consumer: Consumer, place: TopicPartition) -> int:
-    """Also while the client learns of the partition, and while one that was just made has no leader: it does not wait
-    for that.
-    """
+    """Return the partition's end; wait while the client does not know it, or while it has no leader yet."""
     until = time.monotonic() + 10
     while True:
         try:
@@ -152,7 +150,7 @@ def _record(message: Message) -> Record:
 
 
 class Writers:
-    """Threads that append in transactions with rollbacks; a lost connection is opened again."""
+    """Threads that append, some in transactions that roll back; a lost connection is opened again."""
 
     def __init__(self, url: str, topic: str, seed: int = 1, *, threads: int = 3, pause_seconds: float = 0.005) -> None:
         self._url = url
@@ -181,7 +179,7 @@ class Writers:
         assert self.errors == []
 
     def await_commits(self, count: int, seconds: float = 20) -> None:
-        """So many more transactions than until now."""
+        """Wait for so many more transactions."""
         target = self.commits + count
         poll_until(lambda: self.commits >= target or self.errors, f"{count} commits", seconds)
 
@@ -198,7 +196,7 @@ class Writers:
             self.errors.append(error)
 
     def _transaction(self, db: psycopg.Connection[tuple[Any, ...]], dice: random.Random) -> None:
-        """The row of each key is locked first: so its messages commit in the order of their numbers."""
+        """Append under the lock of each key's row, so that its messages commit in the order of their numbers."""
         for key in sorted(dice.sample(range(1, KEYS + 1), dice.choice([1, 1, 2, 4]))):
             db.execute(
                 "WITH counted AS (UPDATE counters SET number = number + 1 WHERE key = %(key)s RETURNING number) "
@@ -215,7 +213,7 @@ class Writers:
 
 @dataclass
 class Ferry:
-    """A database, a topic, and the relays between them: what all fault tests start from."""
+    """A database, a topic, and the relays between them: the start of all fault tests."""
 
     ferryman: Launcher
     database_url: str
@@ -229,11 +227,11 @@ class Ferry:
         self.environment = {**FAST, **urls, **self.environment}
 
     def start(self, kill_at: KillAt | None = None, env: Mapping[str, str] | None = None) -> Launched:
-        """A relay that may not have started yet."""
+        """Start a relay, and do not wait for it."""
         return self.ferryman.start("run", "relay", env={**self.environment, **(env or {})}, kill_at=kill_at)
 
     def relay(self, env: Mapping[str, str] | None = None) -> Launched:
-        """A relay that is ready."""
+        """Start a relay, and wait until it is ready."""
         relay = self.start(env=env)
         relay.until(lambda: readyz(relay) == "ready", "readiness")
         return relay
@@ -251,7 +249,7 @@ class Ferry:
             return connection.execute(statement, parameters).fetchall()
 
     def await_published(self, seconds: float = 20) -> None:
-        """Nothing is left to do."""
+        """Wait until nothing is left to do."""
         with self.database() as connection:
             left = "SELECT * FROM ferryman.backlog"
             poll_until(lambda: not connection.execute(left).fetchall(), "an empty backlog", seconds)
@@ -265,7 +263,7 @@ class Ferry:
         return Verdict({identity: (key, bytes(payload)) for identity, key, payload in rows}, published)
 
     def assert_kept(self) -> Verdict:
-        """N1 to N4, once all is published; and nothing was charged to an entry."""
+        """Check N1 to N4 once everything is published, and that no attempt was charged."""
         self.await_published()
         assert self.statuses() == {"PUBLISHED"}, self.statuses()
         self.assert_nothing_charged()
@@ -274,21 +272,26 @@ class Ferry:
         return verdict
 
     def assert_nothing_charged(self) -> None:
-        """N8: no attempt was burned, nothing failed and nothing was parked. That a topic is free again is written down
-        in the turn after the one that published the last of what waited for it.
+        """Check N8: no attempt was charged, nothing failed and nothing is parked.
+
+        A topic is freed in the turn after the one that published the last entry that waited for it.
         """
         assert self.query("SELECT * FROM ferryman.outbox_exception") == []
         poll_until(lambda: not self.query("SELECT * FROM ferryman.outbox_parked_topic"), "end of the parked topics")
         assert self.query("SELECT * FROM ferryman.outbox_parked_key") == []
 
     def claims(self) -> tuple[int, int]:
-        """How many lanes are locked, and how many sessions of relays sit in an open transaction."""
+        """Return how many lanes are locked, and how many relay connections sit in an open transaction.
+
+        Those of housekeeping last for a moment only, and are not counted.
+        """
         [row] = self.query(
             "SELECT (SELECT count(*) FROM pg_locks l JOIN pg_database d ON d.oid = l.database "
             "        WHERE locktype = 'advisory' AND classid = %s AND datname = current_database()), "
             "       (SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() "
-            "        AND application_name = 'ferryman relay' AND state LIKE 'idle in transaction%%')",
-            lanes._LOCK_CLASS,
+            "        AND application_name = 'ferryman relay' AND state LIKE 'idle in transaction%%' "
+            "        AND xact_start < clock_timestamp() - interval '200 ms')",
+            claims.LOCK_CLASS,
         )
         return int(row[0]), int(row[1])
 
@@ -302,7 +305,7 @@ def poll_until(condition: Callable[[], Any], what: str, seconds: float = 20) -> 
 
 
 def stays(condition: Callable[[], bool], seconds: float) -> bool:
-    """Whether it held at every look, for so long."""
+    """Return True if the condition held at every look, for so long."""
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         if not condition():
@@ -312,7 +315,7 @@ def stays(condition: Callable[[], bool], seconds: float) -> bool:
 
 
 def events(launched: Launched) -> list[dict[str, Any]]:
-    """The lines of its log."""
+    """Return the lines of its log."""
     return [json.loads(line) for line in launched.stderr.splitlines() if line.startswith("{") and line.endswith("}")]
 
 
@@ -321,7 +324,7 @@ def said(launched: Launched, event: str) -> list[dict[str, Any]]:
 
 
 def ask(launched: Launched, path: str) -> tuple[int, str]:
-    """The health endpoint's status and words; 0 before it listens."""
+    """Return the health endpoint's status and text; 0 before it listens."""
     if not (started := said(launched, "started")):
         return 0, ""
     try:
@@ -339,6 +342,6 @@ def readyz(launched: Launched) -> str:
 
 
 def metric(launched: Launched, name: str) -> float:
-    """The sum over all labels."""
+    """Return the sum over all labels."""
     lines = (line.rpartition(" ") for line in ask(launched, "metrics")[1].splitlines())
     return sum(float(value) for sample, _, value in lines if sample.partition("{")[0] == name)

@@ -1,6 +1,6 @@
-"""Records whose headers have any bytes for a name, as clients in C, Go or PHP can write them.
+"""Records whose header names are any bytes, as clients in C, Go or PHP can write them.
 
-Python's client takes text alone, so librdkafka's own functions are called, as by `mockcluster`.
+Python's client takes only text, so this calls librdkafka's own functions, as `mockcluster` does.
 """
 
 import ctypes
@@ -21,7 +21,7 @@ def produce(
     kafka: str, topic: str, value: bytes, headers: Sequence[tuple[bytes, bytes]], *, key: bytes = b"k",
     partition: int = 0,
 ) -> None:  # fmt: skip
-    """One record; back when the broker has it."""
+    """Produce one record, and return when the broker has it."""
     library = ctypes.CDLL(str(library_path()))
     library.rd_kafka_conf_new.restype = library.rd_kafka_new.restype = ctypes.c_void_p
     text = ctypes.create_string_buffer(_ERROR_TEXT_BYTES)

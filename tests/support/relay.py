@@ -1,44 +1,51 @@
-"""A lane worker over a publisher that only remembers: for what happens in the database."""
+"""A lane worker with a publisher in memory, to test what happens in the database."""
 
+import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import asdict
 from typing import Any, cast
 
 from ferryman.relay.cluster import Cluster
 from ferryman.relay.kafka import Cut, Publisher
-from ferryman.relay.lanes import LaneWorker, Tenure
-from ferryman.relay.model import Entry, place_of
-from ferryman.relay.store.lanes import Connection
-from ferryman.relay.topics import Topic, Topics
+from ferryman.relay.lanes import LaneWorker
+from ferryman.relay.model import Entry, payload_of, place_of
+from ferryman.relay.policy import Retries
+from ferryman.relay.topics import BROKERS_OWN_LIMIT, Refusal, TopicDirectory, TopicState
+from ferryman.runtime.life import Before, no_hook
+from ferryman.runtime.postgres import Connection
+from ferryman.runtime.settings_relay import Relay, RelayRetry
 
 Publish = Callable[[Sequence[Entry]], None]
 Failing = Callable[[Entry], tuple[str, str] | None]
 
 
 class Memory:
-    """In place of a producer: everything is acknowledged at once, but for what `failing` names an error of.
+    """A producer in memory: it acknowledges everything at once, except entries that `failing` gives an error for.
 
-    As the real one: what stands behind an error is not delivered.
+    Like the real one, it does not deliver what comes after an error.
     """
 
     def __init__(self, publish: Publish, failing: Failing = lambda _entry: None) -> None:
         self._publish = publish
         self._failing = failing
         self._cut: Cut | None = None
-        self.rebuilds = 0
         self.bytes_sent = 0
 
     @property
     def cut_short(self) -> bool:
         return self._cut is not None
 
+    def take_rebuilds(self) -> int:
+        return 0
+
     def size(self, entry: Entry) -> int:
-        return len(entry[5] or b"")
+        return len(payload_of(entry) or b"")
 
     def limit_batches(self, limit: int) -> None:
-        """Batches of one are never too large."""
+        """Do nothing: batches of one are never too large."""
 
-    def produce(self, entries: Iterable[Entry], until: float, replay: int | None = None) -> None:
+    def produce(self, entries: Iterable[Entry], until: float, replay: int | None = None) -> dict[int, str]:
         for entry in entries:
             if self._cut is not None:
                 self._cut.add(place_of(entry), "_PURGE_QUEUE", "behind an error")
@@ -47,6 +54,13 @@ class Memory:
                 self._cut.add(place_of(entry), *error)
             else:
                 self._publish([entry])
+        return {}
+
+    def open(self) -> None:
+        """Do nothing: memory is always open."""
+
+    def is_silent(self, _seconds: float) -> bool:
+        return False
 
     def flush(self, until: float) -> Cut | None:
         cut, self._cut = self._cut, None
@@ -56,34 +70,48 @@ class Memory:
         time.sleep(seconds)
 
     def close(self) -> None:
-        """There is nothing to end."""
+        """Do nothing: there is nothing to end."""
 
 
 class AnyTopic:
-    """In place of what the cluster knows of its topics: all are there."""
+    """A topic directory in which every topic exists."""
 
-    def get(self, name: str) -> Topic:
-        return Topic(name)
+    def meet(self, names: Collection[str]) -> dict[str, TopicState]:
+        return {name: TopicState(BROKERS_OWN_LIMIT) for name in names}
+
+    def unmet(self, _names: Collection[str]) -> set[str]:
+        return set()
+
+    def refusals(self, _names: Collection[str], _seconds: float) -> dict[str, Refusal]:
+        return {}
 
     def forget(self, name: str) -> None:
-        """Nothing is remembered."""
+        """Do nothing: nothing is remembered."""
 
     def answers(self, _seconds: float) -> str | None:
         return None
 
 
-def some_cluster() -> Cluster:
-    return Cluster(cast(Topics, AnyTopic()))
+def some_cluster(clock: Callable[[], float] = time.monotonic) -> Cluster:
+    """Return a cluster that examines its topics at once, and finds them well."""
+    return Cluster(cast(TopicDirectory, AnyTopic()), clock, beside=lambda work: work())
 
 
 def lane_worker(
     connection: Connection,
     publish: Publish,
-    tenure: Tenure | None = None,
+    settings: Relay | None = None,
     *,
     failing: Failing = lambda _entry: None,
     cluster: Cluster | None = None,
-    **more: Any,
+    before: Before = no_hook,
 ) -> LaneWorker:
-    publisher = cast(Publisher, Memory(publish, failing))
-    return LaneWorker(connection, publisher, cluster or some_cluster(), tenure, **more)
+    publisher, stopping = cast(Publisher, Memory(publish, failing)), threading.Event()
+    return LaneWorker(connection, publisher, cluster or some_cluster(), settings or Relay(), stopping, "", before)
+
+
+def unlimited(retries: Retries | None = None, **settings: Any) -> Relay:
+    """Return settings of the relay that may be beyond the limits of the settings file: a tenure of no time at all."""
+    wanted = retries or Retries()
+    retry = RelayRetry.model_construct(limit=wanted.limit, **asdict(wanted.backoff))
+    return Relay.model_construct(retry=retry, **settings)

@@ -1,4 +1,4 @@
-"""What all tests live by: seconds per tier are printed, and a test over ten seconds needs a marker that says so."""
+"""The rules of all tests: a test over ten seconds needs a marker, and the seconds of each tier are printed."""
 
 import os
 from collections import defaultdict
@@ -11,20 +11,20 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from ferryman.testing import java, kafka
-from ferryman.testing.ladder import NotHere
+from ferryman.testing.parts import NotHere
 from support.launch import Launcher
 
 SLOW_SECONDS = 10
 TIERS = ("unit", "architecture", "contract", "integration", "acceptance")
 _LAUNCHERS = pytest.StashKey[list[Launcher]]()
 
-# A machine may be slow, and a neighbour may make it so: how long an example takes says nothing.
+# A machine may be slow because of others: the duration of one example says nothing.
 settings.register_profile("ferryman", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("ferryman")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--seed", type=int, default=1, help="The seed of the proofs that roll dice.")
+    parser.addoption("--seed", type=int, default=1, help="The seed of randomised proofs.")
     parser.addini("slow_seconds", "A test that takes longer needs the marker slow.", default=str(SLOW_SECONDS))
 
 
@@ -40,14 +40,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """A test of a real broker is skipped where there can be none, unless one is required."""
+    """Skip a test of a real broker if this machine cannot have one, unless a real one is required."""
     if item.get_closest_marker("real_kafka") and not os.environ.get(kafka.REQUIRE_REAL) and (why := _no_real_kafka()):
         pytest.skip(why)
 
 
 @cache
 def _no_real_kafka() -> str:
-    """Why this machine has no real broker; empty when it has."""
+    """Return why this machine has no real broker, or an empty string."""
     if os.environ.get("FERRYMAN_KAFKA__BOOTSTRAP_SERVERS"):
         return ""
     try:
@@ -75,8 +75,9 @@ def pytest_runtest_makereport(
 
 
 def _slow_seconds(config: pytest.Config) -> float:
-    """Twice, since machines stand still for seconds, and more on one that has more to do than it has cores: the rule is
-    about the test, not about its neighbours.
+    """Return the limit: twice the configured one, and more on a busy machine.
+
+    The rule is about the test, not about other programs, and machines may stand still for seconds.
     """
     limit = float(config.getini("slow_seconds"))
     busy = os.getloadavg()[0] / (os.cpu_count() or 1)
@@ -97,12 +98,12 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
         for tier in (*TIERS, "other"):
             if tier in seconds:
                 terminalreporter.line(f"{tier:<14} {seconds[tier]:7.1f} s in {count[tier]} tests")
-    terminalreporter.line(f"dice were rolled from seed {config.getoption('--seed')}: `--seed` rolls them so again")
+    terminalreporter.line(f"the seed was {config.getoption('--seed')}: repeat this run with `--seed`")
 
 
 @pytest.fixture
 def seed(request: pytest.FixtureRequest) -> int:
-    """The seed of a proof that rolls dice, printed so that a failure can be had again: `--seed N`."""
+    """Give the seed of a randomised proof. It is printed so that `--seed N` can repeat a failure."""
     number = int(request.config.getoption("--seed"))
     print(f"seed {number}")
     return number
@@ -110,7 +111,7 @@ def seed(request: pytest.FixtureRequest) -> int:
 
 @pytest.fixture
 def ferryman(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Launcher]:
-    """The command line, in a folder of its own; a failing test shows what each process said."""
+    """Give the command line in a folder of its own. A failing test shows the output of each process."""
     launcher = Launcher(tmp_path, {"FERRYMAN_HEALTH__PORT": "0"})
     request.node.stash.setdefault(_LAUNCHERS, []).append(launcher)
     yield launcher

@@ -1,4 +1,4 @@
-"""A relay in this process between a database of the test's own and topics with settings of their own."""
+"""A relay in this process, between a database of the test and topics with settings of their own."""
 
 import threading
 import time
@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from ferryman import Message, append_many
-from ferryman.relay.service import Drained, Relay, drain
+from ferryman.relay.service import DrainResult, JournalRelay, drain
 from ferryman.runtime.kafka import create_topics
 from ferryman.runtime.settings import Settings
 from support.published import Record, read_topic
@@ -25,7 +25,7 @@ def some_name() -> str:
 
 
 def create(kafka: str, name: str = "", partitions: int = 1, **config: str | int) -> str:
-    """A topic with this configuration, underscores standing for dots; seen by whoever asks the broker."""
+    """Create a topic with this configuration (underscores for dots), and wait until the broker knows it."""
     name = name or some_name()
     dotted = {each.replace("_", "."): str(value) for each, value in config.items()}
     create_topics(AdminClient({"bootstrap.servers": kafka}), [NewTopic(name, partitions, 1, config=dotted)], 10)
@@ -34,7 +34,7 @@ def create(kafka: str, name: str = "", partitions: int = 1, **config: str | int)
 
 @dataclass
 class Crossing:
-    """What was appended in this database, and where it arrives."""
+    """A database with a relay, and the topics that it publishes to."""
 
     database_url: str
     kafka: str
@@ -53,7 +53,7 @@ class Crossing:
         )
 
     def append(self, topic: str, keys: Sequence[str], payload: bytes = b"") -> None:
-        """One entry for each, numbered: `number payload`; all in one transaction."""
+        """Append a numbered entry per key (`number payload`), all in one transaction."""
         messages = []
         for key in keys:
             self.count += 1
@@ -61,13 +61,13 @@ class Crossing:
         with self.database() as db, db.transaction():
             append_many(db, messages)
 
-    def drain(self) -> Drained:
+    def drain(self) -> DrainResult:
         return drain(self.settings, threading.Event())
 
     @contextmanager
-    def relaying(self) -> Iterator[Relay]:
-        """Workers in threads, until the end of the block; what they raise is raised there."""
-        relay, stopping = Relay(self.settings), threading.Event()
+    def relaying(self, workers: int = 2) -> Iterator[JournalRelay]:
+        """Run workers in threads until the end of the block; raise there what they raise."""
+        relay, stopping = JournalRelay(self.settings), threading.Event()
         errors: list[BaseException] = []
 
         def work(number: int) -> None:
@@ -76,7 +76,7 @@ class Crossing:
             except BaseException as error:
                 errors.append(error)
 
-        threads = [threading.Thread(target=work, args=(number,), daemon=True) for number in range(2)]
+        threads = [threading.Thread(target=work, args=(number,), daemon=True) for number in range(workers)]
         for thread in threads:
             thread.start()
         try:
@@ -102,7 +102,7 @@ class Crossing:
         return dict(rows)
 
     def most_attempts(self) -> int:
-        """N8: 0 while nothing was charged to any entry."""
+        """Return the most attempts of any entry; 0 if none was charged (N8)."""
         return int(self.query("SELECT coalesce(max(attempts), 0) FROM ferryman.outbox_exception")[0][0])
 
     def await_statuses(self, expected: dict[str, int], topic: str = "%", seconds: float = 20) -> None:
@@ -115,7 +115,7 @@ class Crossing:
         return read_topic(self.kafka, topic)
 
     def assert_arrived(self, topic: str, count: int, *, doubles: bool = False) -> list[Record]:
-        """N1 to N4: all of it, with the bytes that were appended, in each key's order; doubled only after a fault."""
+        """Check N1 to N4: all entries, unchanged, in each key's order; doubled only after a fault."""
         records = self.arrived(topic)
         firsts: dict[str, Record] = {}
         for record in records:

@@ -1,5 +1,6 @@
-"""The wallet without Kafka: batches as the consumer's loop hands them over, and its books beside them."""
+"""The wallet without Kafka: batches as the consumer's loop passes them, and the wallet's books."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -8,14 +9,15 @@ from uuid import UUID, uuid4
 import psycopg
 
 from ferryman import Consumer, Received
-from ferryman.consumer.decoding import hash_of
-from ferryman.consumer.face import Plain
+from ferryman.consumer.connections import HandlerConnection
 from ferryman.consumer.model import Record
-from ferryman.consumer.transaction import BatchTransaction, Tally
+from ferryman.consumer.transaction import BatchTransaction
+from ferryman.consumer.wire import hash_of
 from ferryman.schemas.codec import Codecs
-from ferryman.services.wallet.consumer import wallet
+from ferryman.services.wallet.consumer import consumer
 
 Database = psycopg.Connection[tuple[Any, ...]]
+WALLET = consumer()
 TYPES = {"DEDUCT": "wallet.deduct", "REFUND": "wallet.refund", "CANCEL": "wallet.cancel"}
 
 
@@ -23,7 +25,7 @@ def asked(
     kind: str, of: UUID, request: UUID, *, amount: int = 100, currency: str = "EUR", step: str = "deduct",
     attempt: int = 1, id: UUID | None = None,
 ) -> Received:  # fmt: skip
-    """A command as the handler gets it."""
+    """Return a command as the handler gets it."""
     data: dict[str, Any] = {"request_id": request, "step": step, "attempt": attempt, "wallet_id": of}
     if kind != "CANCEL":
         data |= {"amount": amount, "currency": currency}
@@ -33,12 +35,12 @@ def asked(
 
 @dataclass
 class Books:
-    """A wallet service on a database of the test's own."""
+    """A wallet on a database of its own."""
 
     db: Database
     codecs: Codecs
     opened: list[UUID] = field(default_factory=list)
-    consumer: Consumer = wallet
+    consumer: Consumer = WALLET
 
     def open(self, balance: int, currency: str = "EUR") -> UUID:
         identity = uuid4()
@@ -47,7 +49,7 @@ class Books:
         return identity
 
     def handle(self, *messages: Received) -> list[dict[str, Any]]:
-        """One batch in one transaction; what was appended of it, decoded, in order."""
+        """Handle a batch in one transaction; return the appended messages, decoded, in order."""
         before = self.one("SELECT coalesce(max(position), 0) FROM ferryman.outbox")
         transact(self.db, messages, self.consumer)
         rows = self.db.execute(
@@ -77,7 +79,7 @@ class Books:
         return row[0]
 
     def balance_out(self) -> None:
-        """N5: balances are the sums of their entries and never negative; both sides of an operation sum to zero."""
+        """Assert N5: balances are sums of entries and never negative; operations sum to zero."""
         assert self.db.execute("SELECT * FROM wallet.unbalanced").fetchall() == []
         assert self.one("SELECT count(*) FROM wallet.wallets WHERE balance < 0") == 0
         lopsided = self.db.execute(
@@ -86,5 +88,5 @@ class Books:
         assert lopsided.fetchall() == []
 
 
-def transact(db: Database, messages: Sequence[Received], consumer: Consumer = wallet) -> Tally:
-    return BatchTransaction(consumer, db, Plain(db), messages).run()
+def transact(db: Database, messages: Sequence[Received], consumer: Consumer = WALLET) -> Counter[str]:
+    return BatchTransaction(consumer, HandlerConnection(db), messages).run()

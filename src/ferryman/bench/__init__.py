@@ -1,5 +1,1 @@
-"""What `ferryman bench` measures: each goal beside its denominator, in the same run, on real servers.
-
-`goals` has the goals, `figures` what a measured one is; `runs` says which measurement gives which; a file per idea
-measures it.
-"""
+"""The measurements of `ferryman bench`: each goal beside its denominator, in the same run, on real servers."""

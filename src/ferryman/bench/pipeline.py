@@ -1,142 +1,105 @@
-"""Payments from request to outcome: clients, relay, wallet, relay, orchestrator, and the servers, on this machine."""
+"""Payments from request to outcome, beside the textbook's pipeline: all processes and servers are on one machine."""
 
-import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
 from typing import Any
 
 import psycopg
-from confluent_kafka.admin import NewTopic
 
-from ferryman.bench import goals, meters
-from ferryman.bench.figures import Figure, percentile
-from ferryman.bench.parts import Bench
-from ferryman.bench.processes import Child, ProcessFailed, running
-from ferryman.bench.quiet import quietest
-from ferryman.bench.scale import KEYS, PARTITIONS
-from ferryman.bench.spending import Connection, open_wallets
-from ferryman.runtime import kafka as runtime_kafka
+from ferryman.bench import goals, meters, programs, textbook
+from ferryman.bench.commands import open_wallets, unbalanced_wallets
+from ferryman.bench.goals import Figure, percentile, percentiles
+from ferryman.bench.meters import Connection, MeasurementFailed
+from ferryman.bench.servers import KEYS, Bench
 from ferryman.runtime.errors import Misconfigured
 
 _TOPICS = ("payments.commands", "payments.events", "wallet.results", "fulfilments.results")
-_PACE = 1500
 _WARM_SECONDS = 2.0
+_TEXTBOOK_SHARE = 5
+"""The textbook's pipeline is slower: a fifth of the payments takes it as long."""
 
 _NOT_DONE = "-- bench.not_done\nSELECT count(*) FROM payments.requests WHERE status <> 'SUCCEEDED'"
-_WRONG = "-- bench.unbalanced\nSELECT count(*) FROM wallet.unbalanced"
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
-    """How the clients send."""
-
-    payments: int
-    per_transaction: int
-    connections: int = 1
-    per_second: int = 0
-    events: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Flow:
-    """What came of it: payments a second, seconds from COMMIT to applied, and CPU time by process."""
-
-    per_second: float
-    delays_ms: list[float]
-    cpu_us: dict[str, float]
+def payments(bench: Bench) -> Iterator[Figure]:
+    """Measure as many payments as possible beside the textbook's pipeline, then the delays at half of that rate."""
+    many = bench.scale.commands
+    reached, textbook, raw = _rates(bench, many, per_transaction=100, connections=1)
+    yield goals.PIPELINE_RATE.figure(reached / textbook, **raw)
+    reached, textbook, raw = _rates(bench, many // 4, per_transaction=1, connections=8)
+    yield goals.PIPELINE_ONE_RATE.figure(reached / textbook, **raw)
+    rate = max(1, round(reached / 2))
+    some = round(rate * (bench.scale.steady_seconds + _WARM_SECONDS))
+    _, raw, delays = _flow(bench, some, per_transaction=1, connections=8, per_second=rate)
+    yield goals.PIPELINE_P99.figure(
+        percentile(delays, 99), per_second=rate, **raw, percentiles_ms=percentiles(delays)
+    )  # fmt: skip
 
 
-def rates(bench: Bench) -> Iterator[Figure]:
-    """As fast as it goes: a hundred requests to a transaction, and one."""
-    _topics(bench)
-    many = quietest(bench, lambda: flow(bench, Run(bench.scale.commands, 100)), 1)[0]
-    yield goals.PIPELINE_RATE.figure(many.value.per_second, **_raw(many.value, many.others))
-    one = quietest(bench, lambda: flow(bench, Run(bench.scale.commands // 4, 1, connections=8)), 1)[0]
-    yield goals.PIPELINE_ONE_RATE.figure(one.value.per_second, **_raw(one.value, one.others))
+def _rates(bench: Bench, many: int, **sending: int) -> tuple[float, float, dict[str, Any]]:
+    """Return payments a second through our pipeline and through the textbook's, and raw figures."""
+    theirs = textbook.rate(bench, many // _TEXTBOOK_SHARE, **sending)
+    ours, raw, _ = _flow(bench, many, **sending)
+    return ours, theirs, {"per_second": ours, "textbook_per_second": theirs, **raw}
 
 
-def latency(bench: Bench) -> Iterator[Figure]:
-    """At a steady pace, one request to a transaction; without the first seconds, when all were still waking."""
-    seconds = bench.scale.steady_seconds + _WARM_SECONDS
-    _topics(bench)
-    run = Run(round(_PACE * seconds), 1, connections=8, per_second=_PACE)
-    [taken] = quietest(bench, lambda: flow(bench, run), 1)
-    delays = taken.value.delays_ms
-    bench.say(f"p50 {percentile(delays, 50):.0f} ms, p99 {percentile(delays, 99):.0f} ms at {_PACE:,} a second")
-    raw = {
-        **_raw(taken.value, taken.others),
-        "percentiles_ms": {str(p): percentile(delays, p) for p in (50, 90, 99, 100)},
-    }
-    yield goals.PIPELINE_P99.figure(percentile(delays, 99), **raw)
+def _flow(bench: Bench, payments: int, **sending: int) -> tuple[float, dict[str, Any], list[float]]:
+    """Let payments flow while others are quiet.
+
+    Return payments a second, raw figures, and the milliseconds of each payment from its COMMIT until it was applied.
+    """
+    _create_topics(bench)
+    [(rate, cpu_us, delays)], [others] = bench.quietest(lambda: _run(bench, payments, {"per_second": 0, **sending}), 1)
+    return rate, {"cpu_us_a_payment": cpu_us, "cores_of_others": others}, delays
 
 
-def flow(bench: Bench, run: Run) -> Flow:
-    """One run, on databases of its own: checked to have moved every payment's money."""
+def _run(bench: Bench, payments: int, sending: Mapping[str, int]) -> tuple[float, dict[str, float], list[float]]:
+    """Run payments on databases of their own, and check that every payment's money moved."""
     with ExitStack() as closing:
         ours, theirs = closing.enter_context(bench.database()), closing.enter_context(bench.database())
-        looking = closing.enter_context(psycopg.connect(theirs, autocommit=True))
-        open_wallets(looking)
-        processes = {
-            "relay of requests": closing.enter_context(running(bench, "relay", ours)),
-            "wallet": closing.enter_context(running(bench, "wallet", theirs)),
-            "relay of results": closing.enter_context(running(bench, "relay", theirs)),
+        wallets = closing.enter_context(psycopg.connect(theirs, autocommit=True))
+        open_wallets(wallets)
+        services = {
+            "relay of requests": closing.enter_context(programs.service(bench, "relay", ours)),
+            "wallet": closing.enter_context(programs.service(bench, "wallet", theirs)),
+            "relay of results": closing.enter_context(programs.service(bench, "relay", theirs)),
         }
-        before = _cpu(bench, processes)
-        applied, sent = _send_and_apply(bench, run, ours)
-        after = _cpu(bench, processes)
-        _check(ours, looking)
-    seconds = applied["ended"] - sent["began"]
-    used = {name: after[name] - before[name] for name in after}
+
+        def cpu() -> dict[str, float]:
+            return {**{name: each.cpu_seconds() for name, each in services.items()}, **bench.servers_cpu_seconds()}
+
+        before = cpu()
+        requesting = {"database_url": ours, "payments": payments, "events": False, "wallets": KEYS, **sending}
+        settings = {"database_url": ours, "kafka": bench.kafka_settings(), "payments": {"events": False}}
+        applying = {"settings": settings, "messages": payments, "delays": bool(sending["per_second"])}
+        patience = 120 + payments / 200
+        with programs.own_program(bench, "consuming", applying) as orchestrator:
+            sent = programs.result_of(bench, "paying_clients", requesting, patience)
+            applied = orchestrator.result(patience)
+        used = {name: seconds - before[name] for name, seconds in cpu().items()}
+        _check(ours, wallets)
     used |= {"clients": sent["cpu_seconds"], "orchestrator": applied["cpu_seconds"]}
-    cpu = {name: round(1e6 * each / run.payments, 1) for name, each in used.items()}
-    bench.say(f"{run.payments / seconds:,.0f} payments a second; CPU microseconds a payment: {json.dumps(cpu)}")
+    cpu_us = {name: round(1e6 * each / payments, 1) for name, each in used.items()}
+    rate = payments / (applied["ended"] - sent["began"])
     began = min(sent["committed"].values(), default=0.0) + _WARM_SECONDS
-    delays = [1000 * (applied["applied"][each] - at) for each, at in sent["committed"].items() if at >= began]
-    return Flow(run.payments / seconds, delays, cpu)
-
-
-def _send_and_apply(bench: Bench, run: Run, database_url: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What the orchestrator and the clients told at their end."""
-    kafka = {"bootstrap_servers": bench.kafka.bootstrap_servers, **bench.kafka.properties}
-    common = {"database_url": database_url, "payments": run.payments, "events": run.events}
-    applying = {**common, "kafka": kafka, "delays": bool(run.per_second)}
-    sending = {**common, "wallets": KEYS, "per_transaction": run.per_transaction, "connections": run.connections,
-               "per_second": run.per_second}  # fmt: skip
-    patience = 120 + run.payments / 200
-    with _child(bench, "applying", applying) as orchestrator, _child(bench, "requesting", sending) as clients:
-        sent = clients.result(patience)
-        return orchestrator.result(patience), sent
-
-
-def _child(bench: Bench, module: str, wanted: dict[str, Any]) -> Child:
-    return Child(["-m", f"ferryman.bench.{module}"], bench.environment(), wanted)
-
-
-def _cpu(bench: Bench, processes: dict[str, Child]) -> dict[str, float]:
-    return {**{name: each.cpu_seconds() for name, each in processes.items()}, **bench.servers_cpu_seconds()}
+    ended = {request: at for request, _, at in applied["committed"]}
+    delays = [1000 * (ended[each] - at) for each, at in sent["committed"].items() if at >= began]
+    return rate, cpu_us, delays
 
 
 def _check(database_url: str, wallets: Connection) -> None:
-    """Nothing is measured that did not work."""
     with psycopg.connect(database_url) as connection:
         left = meters.row(connection, _NOT_DONE)[0]
-    wrong = meters.row(wallets, _WRONG)[0]
+    wrong = unbalanced_wallets(wallets)
     if left or wrong:
-        raise ProcessFailed(f"{left} payments did not succeed, and {wrong} wallets do not balance")
+        raise MeasurementFailed(f"{left} payments did not succeed, and {wrong} wallets do not balance")
 
 
-def _raw(flow: Flow, others: float) -> dict[str, Any]:
-    return {"cpu_us_a_payment": flow.cpu_us, "cores_of_others": others}
-
-
-def _topics(bench: Bench) -> None:
-    """Those of the catalogue, by their own names: so only on a broker of our own."""
+def _create_topics(bench: Bench) -> None:
+    """Create the topics of our catalogue under their own names, which is safe only on a broker of our own."""
     if not bench.owns_all:
         raise Misconfigured(
             "this uses the topics payments.commands and wallet.results by their own names",
             remedy="name no servers, so that it brings up its own",
         )
-    admin = runtime_kafka.admin(bench.kafka, "bench")
-    wanted = [NewTopic(name, PARTITIONS, 1) for name in _TOPICS]
-    runtime_kafka.create_topics(admin, wanted, bench.kafka.timeout_seconds)
+    bench.create_topics(*_TOPICS)

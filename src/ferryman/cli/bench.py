@@ -1,4 +1,4 @@
-"""`ferryman bench`"""
+"""The command `ferryman bench`."""
 
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
@@ -7,10 +7,10 @@ import click
 
 from ferryman.cli import wiring
 from ferryman.cli.output import json_option, print_json, print_table, say
-from ferryman.runtime.exits import Exit
+from ferryman.runtime.errors import Exit
 
 if TYPE_CHECKING:
-    from ferryman.bench.figures import Figure
+    from ferryman.bench.goals import Figure
 
 FULL_ENTRIES = 1_000_000
 
@@ -18,9 +18,11 @@ FULL_ENTRIES = 1_000_000
 @click.command("bench")
 @click.argument("name", type=click.Choice(["relay", "inbox", "latency", "pipeline", "codec"]))
 @click.option("--entries", default=FULL_ENTRIES, show_default=True, type=click.IntRange(min=1000),
-              help="How many entries are preloaded; some figures take five times as many.")  # fmt: skip
-@click.option("--only", multiple=True, metavar="FIGURE", help="Measure only this figure. May be repeated.")
-@click.option("--quick", is_flag=True, help="A hundredth of everything: shows that it works, not how well.")
+              help="The number of preloaded entries. Some figures take five times as many.")  # fmt: skip
+@click.option("--only", multiple=True, metavar="FIGURE", help="Measure only this figure. Can be repeated.")
+@click.option(
+    "--quick", is_flag=True, help="Measure a hundredth of everything: this shows that it works, not how well."
+)
 @json_option
 @click.pass_context
 def command(
@@ -28,27 +30,30 @@ def command(
 ) -> int:
     """Measure Ferryman against its goals: each figure beside its denominator, in the same run.
 
-    It brings up a PostgreSQL and a Kafka of its own, with ordinary settings, unless the settings name them. On
-    servers that are named, it makes databases and topics of its own and drops them; WAL and transaction numbers are
-    the whole server's, so nobody else may write to it meanwhile.
+    Unless the settings name servers, it starts a PostgreSQL and a Kafka of its own, with ordinary settings. On named
+    servers it creates its own databases and topics and drops them at the end; do not write to these servers meanwhile,
+    because WAL and transaction numbers are counted for the whole server.
 
-    Exit 0 when every goal is met, 1 when one is not. NAME is relay, inbox, latency,
-    pipeline or codec; the last needs no servers.
+    NAME is relay, inbox, latency, pipeline or codec; codec needs no servers. Exit 0 when every goal is met, 1 when
+    one is missed.
     """
     wiring.embedded()  # says which package is missing
-    from ferryman.bench import machine, parts, runs
-    from ferryman.bench.scale import Scale
+    from ferryman.bench import meters, runs
+    from ferryman.bench.servers import Bench, Scale, open_bench
 
     if unknown := set(only) - set(runs.names(name)):
         known = ", ".join(runs.names(name))
-        raise click.BadParameter(f"no figure is called {', '.join(sorted(unknown))}; there are: {known}", context)
-    scale = Scale.of(entries, quick=quick)
-    given = wiring.loaded(context).settings, scale, wiring.environment, say
+        raise click.BadParameter(
+            f"no figure has the name {', '.join(sorted(unknown))}; the names are: {known}", context
+        )
+    settings, scale = wiring.loaded(context).settings, Scale.of(entries, quick=quick)
     opened = (
-        nullcontext(parts.open_without_servers(*given)) if name in runs.WITHOUT_SERVERS else parts.open_bench(*given)
+        nullcontext(Bench(scale, settings.kafka, wiring.environment, say))
+        if name in runs.WITHOUT_SERVERS
+        else open_bench(settings, scale, wiring.environment, say)
     )
     with opened as bench:
-        where = machine.describe(bench.server_url, bench.kafka_version)
+        where = meters.describe(bench.server_url, bench.kafka_version)
         figures = list(runs.measure(bench, name, only))
     if as_json:
         print_json({"figures": [figure.as_dict() for figure in figures], "machine": where})
@@ -64,8 +69,5 @@ def _print(figures: "list[Figure]", *, quick: bool) -> None:
         for each in figures
     ]
     print_table(("", "figure", "value", "goal", "unit"), rows)
-    for each in figures:
-        if each.value is None:
-            say(f"{each.name}: {each.raw['why']}")
     if quick:
-        say("a quick run: it shows that everything works, and its numbers say nothing of the goals")
+        say("this was a quick run: it shows that everything works, but its numbers say nothing about the goals")

@@ -1,16 +1,15 @@
 """`ferryman config show|check|schema`"""
 
+from operator import attrgetter
 from typing import Any
 
 import click
 
 from ferryman.cli import wiring
 from ferryman.cli.output import json_option, print_json, print_table
-from ferryman.runtime.describing import Described, describe
-from ferryman.runtime.errors import env_name
-from ferryman.runtime.exits import Exit
+from ferryman.runtime.errors import Exit, env_name
 from ferryman.runtime.redaction import MASK, redact_value
-from ferryman.runtime.settings import Settings
+from ferryman.runtime.setting import Described, describe
 from ferryman.runtime.sources import BadSettings, Loaded, plain
 
 
@@ -18,8 +17,8 @@ from ferryman.runtime.sources import BadSettings, Loaded, plain
 def command() -> None:
     """Show and check the settings, and where each comes from.
 
-    A setting stands in ferryman.toml (`pool_max` under `[database]`), and above that in the environment
-    (FERRYMAN_DATABASE__POOL_MAX; with _FILE behind it, the name of a file that holds the value).
+    A setting is in ferryman.toml (`pool_max` under `[database]`) or in the environment, which wins
+    (FERRYMAN_DATABASE__POOL_MAX; with _FILE added, the name of a file that holds the value).
     """
 
 
@@ -28,7 +27,8 @@ def command() -> None:
 @click.pass_context
 def show(context: click.Context, as_json: bool) -> None:
     """List every setting with its value and where it comes from; secrets are masked."""
-    rows = [row for setting in describe() for row in _rows(setting, wiring.loaded(context))]
+    loaded = wiring.loaded(context)
+    rows = [row for setting in describe(wiring.settings_class()) for row in _rows(setting, loaded)]
     if as_json:
         print_json(rows)
     else:
@@ -42,7 +42,7 @@ def show(context: click.Context, as_json: bool) -> None:
 @json_option
 @click.pass_context
 def check(context: click.Context, as_json: bool) -> int:
-    """Say everything that is wrong with the settings; exit 3 when something is."""
+    """List everything that is wrong with the settings; exit 3 if something is."""
     problems: list[Any] = []
     try:
         wiring.loaded(context)
@@ -59,20 +59,22 @@ def check(context: click.Context, as_json: bool) -> int:
 
 @command.command("schema")
 def schema() -> None:
-    """Print the JSON Schema of ferryman.toml, for editors that check while one types."""
-    print_json({"$schema": "https://json-schema.org/draft/2020-12/schema", **Settings.model_json_schema()})
+    """Print the JSON Schema of ferryman.toml, for editors."""
+    print_json(
+        {"$schema": "https://json-schema.org/draft/2020-12/schema", **wiring.settings_class().model_json_schema()}
+    )
 
 
 def _rows(setting: Described, loaded: Loaded) -> list[dict[str, Any]]:
-    """One row, or for a table of free names one for each of them."""
+    """Return one row, or a row for each entry of a table with names of the user's own."""
     if ".NAME." in setting.name:
         table, inner = setting.name.split(".NAME.")
-        names = _value(loaded.settings, table)
+        names = attrgetter(table)(loaded.settings)
         return [
             _row(f"{table}.{name}.{inner}", plain(getattr(names[name], inner)), setting, loaded, setting.text)
             for name in names
         ]
-    value = plain(_value(loaded.settings, setting.name))
+    value = plain(attrgetter(setting.name)(loaded.settings))
     if setting.name == "kafka.properties":
         return [_row(f"kafka.{name}", inner, setting, loaded, "librdkafka's own") for name, inner in value.items()]
     return [_row(setting.name, value, setting, loaded, setting.text)]
@@ -87,13 +89,6 @@ def _row(name: str, value: Any, setting: Described, loaded: Loaded, meaning: str
         "from": loaded.origins.get(name, "default"),
         "meaning": meaning,
     }
-
-
-def _value(settings: Settings, name: str) -> Any:
-    value: Any = settings
-    for part in name.split("."):
-        value = getattr(value, part)
-    return value
 
 
 def _shown(value: Any, unit: str) -> str:

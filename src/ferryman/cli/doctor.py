@@ -1,13 +1,11 @@
 """`ferryman doctor`"""
 
-from collections.abc import Sequence
-
 import click
 
 from ferryman.cli import wiring
 from ferryman.cli.output import json_option, print_json
 from ferryman.doctor import Check, Status, examine
-from ferryman.runtime.exits import Exit
+from ferryman.runtime.errors import Exit
 
 MARKS = {
     Status.OK: click.style("✓", fg="green"),
@@ -21,9 +19,9 @@ MARKS = {
 @json_option
 @click.pass_context
 def command(context: click.Context, as_json: bool) -> int:
-    """Check everything Ferryman depends on: a line per check, a remedy for each failure.
+    """Check everything that Ferryman depends on: a line for each check, a remedy for each failure.
 
-    Exit 0 when nothing failed (a warning does not fail), 4 when something did.
+    Exit 0 if no check failed (warnings do not count), 4 otherwise.
     """
     settings = wiring.settings(context)
     checks: list[Check] = []
@@ -39,10 +37,6 @@ def command(context: click.Context, as_json: bool) -> int:
 
 def print_check(check: Check) -> None:
     click.echo(f"{MARKS[check.status]} {check.name:<22} {check.detail}")
-    for line in _advice(check):
-        click.echo(f"  {'':<22} {line}")
-
-
-def _advice(check: Check) -> Sequence[str]:
-    setting = f" [setting {check.setting}]" if check.setting else ""
-    return [f"→ {check.remedy}{setting}"] if check.remedy else []
+    if check.remedy:
+        setting = f" [setting {check.setting}]" if check.setting else ""
+        click.echo(f"  {'':<22} → {check.remedy}{setting}")

@@ -1,4 +1,4 @@
-"""`ferryman drain`"""
+"""`ferryman drain`: publishes what is pending, and exits."""
 
 import threading
 from dataclasses import asdict
@@ -8,8 +8,8 @@ import click
 from ferryman.cli import wiring
 from ferryman.cli.output import json_option, print_json
 from ferryman.runtime import signals
-from ferryman.runtime.exits import Exit
-from ferryman.runtime.garbage import collect_less
+from ferryman.runtime.errors import Exit
+from ferryman.runtime.service import collect_less
 
 
 @click.command("drain")
@@ -19,8 +19,8 @@ from ferryman.runtime.garbage import collect_less
 def command(context: click.Context, name: str, as_json: bool) -> int:  # noqa: ARG001 - there is one so far
     """Publish what is pending, then exit 0: for cron and for tests.
 
-    Entries that fail are counted and stay in the outbox: they are tried again when they are due, by the next drain or
-    by `ferryman run relay`. Exit 4 when a database or Kafka does not answer.
+    Entries that fail are counted and stay in the outbox: the next drain, or `ferryman run relay`, tries them again when
+    they are due. Exit 4 when a database or Kafka does not answer.
 
     \b
       ferryman drain

@@ -1,25 +1,29 @@
-"""What the commands that people run by hand have in common: which database, which times, who and why."""
+"""Options that the commands for people have in common: which database, which times, who and why."""
 
 import os
 import pwd
 import re
 import socket
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import wraps
 from typing import Any, TypeVar
+from uuid import UUID
 
 import click
 
 from ferryman.cli import wiring
-from ferryman.cli.output import json_option
+from ferryman.cli.output import CommandResult, json_option, say
 from ferryman.runtime import postgres
-from ferryman.runtime.desk import Act, Connection
-from ferryman.runtime.errors import Misconfigured
+from ferryman.runtime.desk import Act, Desk
+from ferryman.runtime.errors import Exit, Misconfigured, Transient
 from ferryman.runtime.settings import Settings
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
+NO_REASON = "-"
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 
 
@@ -33,7 +37,7 @@ class DurationType(click.ParamType[Any]):
             return value
         parts = re.findall(r"(\d+)([smhdw])", value)
         if not parts or "".join(number + unit for number, unit in parts) != value:
-            self.fail(f"{value} is no duration: write 90s, 15m, 2h, 3d or 1h30m", param, ctx)
+            self.fail(f"{value} is not a valid duration: write 90s, 15m, 2h, 3d or 1h30m", param, ctx)
         try:
             return timedelta(seconds=sum(int(number) * _SECONDS[unit] for number, unit in parts))
         except OverflowError:
@@ -54,34 +58,143 @@ class MomentType(click.ParamType[Any]):
             found = datetime.fromisoformat(value)
             return found if found.tzinfo else found.astimezone()
         except (ValueError, OverflowError):
-            self.fail(f"{value} is no time: write 2025-11-18T14:00, or how long ago, as 2h", param, ctx)
+            self.fail(f"{value} is not a valid time: write 2025-11-18T14:00, or how long ago, such as 2h", param, ctx)
 
+
+class ParsedType(click.ParamType[Any]):
+    """A value that a function makes of the text; the function raises a ValueError if it cannot"""
+
+    def __init__(self, name: str, parse: Callable[[str], Any], wrong: str) -> None:
+        self.name, self._parse, self._wrong = name, parse, wrong
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not isinstance(value, str):
+            return value
+        try:
+            return self._parse(value)
+        except ValueError:
+            self.fail(f"{value} is {self._wrong}", param, ctx)
+
+
+def _entry_of(text: str) -> UUID | int:
+    is_position = text.isascii() and text.isdigit() and int(text) < 2**63
+    return int(text) if is_position else UUID(text)
+
+
+def _message_of(text: str) -> UUID | tuple[str, int, int]:
+    topic, *numbers = text.rsplit("/", 2)
+    if topic and len(numbers) == 2 and all(each.isascii() and each.isdigit() for each in numbers):
+        partition, offset = map(int, numbers)
+        if partition < 2**31 and offset < 2**63:
+            return topic, partition, offset
+    return UUID(text)
+
+
+ENTRY_REFERENCE = ParsedType("id", _entry_of, "neither an id (a UUID) nor a position (a number)")
+MESSAGE_REFERENCE = ParsedType("id", _message_of, "neither an id (a UUID) nor topic/partition/offset (orders/2/4711)")
 
 source_option = click.option(
     "--source", metavar="NAME", help="The database of [relay.sources.NAME]. Default: database_url."
 )
 yes_option = click.option("--yes", is_flag=True, help="Do it. Without, only say what would be done.")
 who_option = click.option("--who", metavar="NAME", help="Who does it, for the audit. Default: your user and this host.")
+reason_option = click.option("--reason", help="Why, for the audit; needed with --yes.")
 
 
-def act_options(command: Command) -> Command:
-    """What every act by hand is asked: why, by whom, whether to do it, where, and how to say what was done."""
-    reason = click.option("--reason", help="Why, for the audit; needed with --yes.")
-    for option in (json_option, source_option, yes_option, who_option, reason):
-        command = option(command)
-    return command
+def decorated(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
+    """Return a decorator that adds these options, the first one on top."""
+
+    def decorate(command: Command) -> Command:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
 
 
 @contextmanager
-def connected(settings: Settings, process: str) -> Iterator[Connection]:
-    """A connection of a person's, closed at the end."""
+def open_desk(context: click.Context, source: str | None, process: str) -> Iterator[Desk]:
+    """Connect for a person, and close the connection at the end."""
+    settings = database_of(context, source)
     with postgres.connect(settings, process, autocommit=True) as connection:
         connection.prepare_threshold = None  # behind a pooler the next transaction may be in another session
-        yield connection
+        yield Desk(connection, settings.database)
+
+
+def reading(process: str) -> Callable[[Callable[..., CommandResult]], Callable[..., int]]:
+    """Return a decorator for a command that reads: it adds --source and --json, connects, and prints the answer."""
+
+    def decorate(command: Callable[..., CommandResult]) -> Callable[..., int]:
+        @source_option
+        @json_option
+        @click.pass_context
+        @wraps(command)
+        def run(context: click.Context, /, *, source: str | None, as_json: bool, **options: Any) -> int:
+            with open_desk(context, source, process) as desk:
+                answer = command(desk, **options)
+            return answer.print(as_json=as_json)
+
+        return run
+
+    return decorate
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """The options of an act by hand: by whom and why, whether to do it, where, and how to print the result."""
+
+    context: click.Context
+    act: Act
+    yes: bool
+    source: str | None
+    as_json: bool
+
+    def desk(self, process: str) -> AbstractContextManager[Desk]:
+        return open_desk(self.context, self.source, process)
+
+    def answer(self, data: Any, lines: Iterable[str], exit_code: Exit = Exit.OK) -> int:
+        """Print what was done or would be done, and return the exit code."""
+        return CommandResult(data, lines, exit_code).print(as_json=self.as_json)
+
+
+def acting(command: Callable[..., int]) -> Callable[..., int]:
+    """Hand the options of `act_options` to an act as its order."""
+
+    @click.pass_context
+    @wraps(command)
+    def run(
+        context: click.Context, /, *, reason: str | None, who: str | None, yes: bool, source: str | None, as_json: bool,
+        **options: Any,
+    ) -> int:  # fmt: skip
+        return command(Order(context, act_of(who, reason, needed=yes), yes, source, as_json), **options)
+
+    return run
+
+
+def act_options(command: Callable[..., int]) -> Callable[..., int]:
+    """Add the options of every act by hand, and hand them over as its order."""
+    options = decorated(reason_option, who_option, yes_option, source_option, json_option)
+    return options(acting(command))
+
+
+def refuse_everything(asked: Mapping[str, Any], which: str) -> None:
+    """Refuse an act without any condition: everything has to be asked for."""
+    if all(each in (None, ()) for each in asked.values()):
+        raise click.UsageError(f"say which {which}")
+
+
+@contextmanager
+def resumable(stopped: Callable[[], str]) -> Iterator[None]:
+    """Say how far an act came that a failure stopped."""
+    try:
+        yield
+    except Transient:
+        say(f"stopped with {stopped()}")
+        raise
 
 
 def database_of(context: click.Context, source: str | None) -> Settings:
-    """The settings, with the URL of the source in place of database_url; one that stands alone need not be named."""
+    """Return the settings with the source's URL as database_url. A single source need not be named."""
     settings = wiring.settings(context)
     sources = settings.relay.sources
     if source is None and (settings.database_url is not None or not sources):
@@ -99,10 +212,17 @@ def database_of(context: click.Context, source: str | None) -> Settings:
     )
 
 
+def period(desk: Desk, asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the times `since` and `until` as they were given, or so long ago by the database's clock."""
+    given = {name: asked[name] for name in ("since", "until")}
+    return {name: desk.now() - at if isinstance(at, timedelta) else at for name, at in given.items()}
+
+
 def act_of(who: str | None, reason: str | None, *, needed: bool = True) -> Act:
+    """Return who acts and why; with `needed`, refuse an empty reason."""
     if needed and not (reason or "").strip():
-        raise click.UsageError("--reason is missing: it stands in the audit, for whoever asks later")
-    return Act(who or _user(), (reason or "").strip() or "-")
+        raise click.UsageError("--reason is missing: the audit keeps it for those who ask later")
+    return Act(who or _user(), (reason or "").strip() or NO_REASON)
 
 
 def _user() -> str:

@@ -1,44 +1,32 @@
-"""`ferryman pause`"""
+"""`ferryman pause` and `ferryman resume`."""
 
+import re
 from typing import Any
 
 import click
 
-from ferryman.cli.options import Command, act_of, source_option, who_option
-from ferryman.cli.outbox_options import open_desk
-from ferryman.cli.output import json_option, print_json, say
-from ferryman.consumer.operator import pausing as consumers
-from ferryman.consumer.store import standing as inbox
-from ferryman.relay.operator import pausing
-from ferryman.relay.operator.desk import Desk
-from ferryman.relay.store import standing
-from ferryman.runtime.times import moment
+from ferryman.cli.options import act_of, decorated, open_desk, source_option, who_option
+from ferryman.cli.output import CommandResult, json_option, paused_line, say, with_iso_times
+from ferryman.consumer.store import consumers
+from ferryman.runtime.desk import WHOLE_OUTBOX, Desk, Kind, Row, Verb, change_pause, read_paused
+from ferryman.runtime.errors import FerrymanError
 
 _WHOLE = ("outbox", "relay")
 
-
-def naming(command: Command) -> Command:
-    """NAME, and what it is the name of."""
-    for option in (
-        click.option("--consumer", "is_consumer", is_flag=True, help="NAME is a consumer."),
-        click.option("--topic", "is_topic", is_flag=True, help="NAME is a topic, whatever it is called."),
-        click.argument("name"),
-    ):
-        command = option(command)
-    return command
+_name_options = decorated(
+    click.argument("name"),
+    click.option("--topic", "is_topic", is_flag=True, help="NAME is a topic, whatever it is called."),
+    click.option("--consumer", "is_consumer", is_flag=True, help="NAME is a consumer."),
+)
+_common_options = decorated(who_option, source_option, json_option)
 
 
 @click.command("pause")
-@naming
+@_name_options
 @click.option("--reason", help="Why: shown wherever the pause is, and kept in the audit.")
-@who_option
-@source_option
-@json_option
+@_common_options
 @click.pass_context
-def command(
-    context: click.Context, *, name: str, is_topic: bool, is_consumer: bool, reason: str | None, who: str | None,
-    source: str | None, as_json: bool,
-) -> None:  # fmt: skip
+def command(context: click.Context, /, *, name: str, **options: Any) -> None:
     """Stop publishing a topic, or the whole outbox, or stop a consumer, until `ferryman resume`.
 
     \b
@@ -46,59 +34,81 @@ def command(
       ferryman pause outbox --reason 'Kafka is being upgraded'
       ferryman pause wallet --consumer --reason 'its books are being repaired'
 
-    NAME is `outbox` for all of it, else a topic; with --consumer, a consumer. Writers append as before, and what they
-    append waits in its order; a consumer's processes stay in their group, and what comes waits in Kafka. Every relay
-    and consumer minds it within a second; it is kept in the database, so that restarts change nothing. Pausing what is
-    paused changes nothing.
+    NAME is `outbox` for the whole outbox, else a topic; with --consumer, a consumer. Writers append as before, and
+    their entries wait in order; a consumer's processes stay in their group, and its messages wait in Kafka. Every
+    relay and consumer follows within a second. The pause is kept in the database, so that restarts change nothing.
+    Pausing twice changes nothing.
     """
+    _change(context, name, "pause", (f"{name} is paused", f"{name} was paused before"), **options)
+
+
+@click.command("resume")
+@_name_options
+@click.option("--reason", help="Why, for the audit.")
+@_common_options
+@click.pass_context
+def resume(context: click.Context, /, *, name: str, **options: Any) -> None:
+    """Let a topic, the whole outbox or a consumer continue after `ferryman pause`.
+
+    \b
+      ferryman resume orders
+      ferryman resume outbox --reason 'Kafka 4.1 is up'
+      ferryman resume wallet --consumer
+
+    NAME is `outbox` for the whole outbox, else a topic; with --consumer, a consumer. Waiting entries are published, and
+    waiting messages handled, in order. A topic that was paused by itself stays paused when the whole outbox continues.
+    Resuming what is not paused changes nothing.
+    """
+    _change(context, name, "resume", (f"{name} continues", f"{name} was not paused"), **options)
+
+
+def _change(
+    context: click.Context, name: str, verb: Verb, said: tuple[str, str], *,
+    is_topic: bool, is_consumer: bool, reason: str | None, who: str | None, source: str | None, as_json: bool,
+) -> None:  # fmt: skip
+    """Pause or resume, and print what is paused now."""
     act = act_of(who, reason, needed=False)
-    with open_desk(context, source) as desk:
-        check(desk, name, is_topic=is_topic, is_consumer=is_consumer)
-        if is_consumer:
-            changed = consumers.pause(desk, name, act)
-        else:
-            changed = pausing.pause(desk, topic_of(name, is_topic=is_topic), act)
-        print_paused(desk, changed, f"{name} is paused", f"{name} was paused before", as_json=as_json)
+    kind: Kind = "consumer" if is_consumer else "topic"
+    with open_desk(context, source, "outbox") as desk:
+        _check(desk, name, is_topic=is_topic, is_consumer=is_consumer)
+        paused_name = name if is_consumer else _topic_of(name, is_topic=is_topic)
+        changed = change_pause(desk, verb, kind, paused_name, act)
+        with desk.acting() as connection:
+            paused = [*read_paused(connection, "topic"), *read_paused(connection, "consumer")]
+    shown = [with_iso_times({"topic": None, "consumer": None, **each}) for each in paused]
+    lines = [said[0] if changed else said[1], *(paused_line(_what(each), each) for each in paused)]
+    CommandResult({"changed": changed, "paused": shown}, lines if paused else [*lines, "nothing is paused"]).print(
+        as_json=as_json
+    )
 
 
-def check(desk: Desk, name: str, *, is_topic: bool, is_consumer: bool) -> None:
-    """A pause of what is not there would pause nothing, and nobody would notice."""
+def _check(desk: Desk, name: str, *, is_topic: bool, is_consumer: bool) -> None:
+    """Refuse an ambiguous name; warn of a consumer that has never run, since pausing it may do nothing."""
     if is_topic and is_consumer:
         raise click.UsageError("NAME is a topic or a consumer: say --topic or --consumer, not both")
     with desk.acting() as connection:
-        has_run = inbox.has_run(connection, name)
+        has_run = consumers.has_run(connection, name)
     if has_run and not is_topic and not is_consumer:
         raise click.UsageError(f"{name} is a consumer here: say --consumer, or --topic if it is a topic too")
     if is_consumer and not has_run:
         say(f"no consumer {name} has run on this database yet: see that the name and the database are right")
 
 
-def topic_of(name: str, *, is_topic: bool) -> str:
-    """As the table has it."""
+def _topic_of(name: str, *, is_topic: bool) -> str:
+    """Return the topic as the table has it. Refuse a name that cannot be a topic's: nobody would notice that pausing it
+    does nothing.
+    """
     if name in _WHOLE and not is_topic:
-        return pausing.EVERYTHING
-    pausing.check(name)
+        return WHOLE_OUTBOX
+    if not re.fullmatch(r"[a-zA-Z0-9._-]{1,249}", name):
+        raise FerrymanError(
+            f"{name!r} is not a valid topic: names have 1 to 249 letters, digits, dots, underscores or hyphens",
+            remedy="name a topic, or `outbox` for all of them",
+        )
     return name
 
 
-def print_paused(desk: Desk, changed: bool, did: str, was: str, *, as_json: bool) -> None:
-    """What was done, and what is paused now."""
-    with desk.acting() as connection:
-        paused: list[dict[str, Any]] = [
-            *({**each, "consumer": None} for each in standing.paused(connection)),
-            *({"name": each["consumer"], "topic": None, **each} for each in inbox.paused(connection)),
-        ]
-    if as_json:
-        print_json({"changed": changed, "paused": [{**each, "since": each["since"].isoformat()} for each in paused]})
-        return
-    click.echo(did if changed else was)
-    for each in paused:
-        click.echo(f"paused: {_what(each)}, since {moment(each['since'])} by {each['who']}: {each['reason']}")
-    if not paused:
-        click.echo("nothing is paused")
-
-
-def _what(paused: dict[str, Any]) -> str:
-    if paused["consumer"]:
+def _what(paused: Row) -> str:
+    if "consumer" in paused:
         return f"consumer {paused['consumer']}"
     return f"topic {paused['topic']}" if paused["topic"] else "the whole outbox"

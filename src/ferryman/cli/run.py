@@ -1,32 +1,52 @@
 """`ferryman run`"""
 
+import difflib
+
 import click
+from click.shell_completion import CompletionItem
 
 from ferryman.cli import wiring
-from ferryman.runtime.garbage import collect_less
-from ferryman.runtime.service import serve
+from ferryman.runtime.service import collect_less, serve
 
 
-@click.command("run")
-@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+class ServiceName(click.ParamType[str]):
+    """The name of a service, or module:object for one of the user's own."""
+
+    name = "service"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        known = wiring.runs()
+        if value not in known and ":" not in value:
+            close = difflib.get_close_matches(value, known, n=1)
+            hint = f"Did you mean '{close[0]}'?" if close else f"The services are: {', '.join(known)}."
+            self.fail(f"there is no service called {value}. {hint} Name your own as module:object.", param, ctx)
+        return value
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        return [CompletionItem(name) for name in wiring.runs() if name.startswith(incomplete)]
+
+
+class RunCommand(click.Command):
+    """A command whose help lists the services."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        own = (
+            "module:object",
+            "your own: an object with a name and run(life), a Consumer, or a function of the settings that returns one",
+        )
+        with formatter.section("Services"):
+            formatter.write_dl([*((name, text) for name, (_, text) in wiring.runs().items()), own])
+        super().format_options(ctx, formatter)
+
+
+@click.command("run", cls=RunCommand)
+@click.argument("names", nargs=-1, required=True, metavar="NAME...", type=ServiceName())
 @click.pass_context
 def command(context: click.Context, names: tuple[str, ...]) -> int:
     """Run services until SIGTERM or Ctrl-C; they finish the work in flight, then the process exits 0.
 
-    \b
-    NAME is one of
-      relay          publishes outboxes to Kafka: of `database_url`, or of each of [relay.sources]; and the tables
-                     that [outbox.NAME] describes
-      payments       has payments done: applies results, undoes what is not answered in time; its tables:
-                     `ferryman migrate --for payments`
-      wallet         takes and gives back money as payments ask it to; its tables: `ferryman migrate --for wallet`
-      api            answers over HTTP: payments are asked for and looked at; its tables: those of payments
-      wallet-literal the wallet of the literal mode: each message once or never, and payments told by HTTP
-      module:object  your own: an object with a name and run(life), or a function that takes the settings
-                     and returns one
-
-    While it runs, /livez, /readyz and /metrics answer on the address that the settings under [health] name. A second
-    signal stops at once, with exit code 130.
+    A service needs its system's tables: `ferryman migrate --for SYSTEM`. While it runs, /livez, /readyz and /metrics
+    answer on the address that the settings under [health] name. A second signal stops at once, with exit code 130.
     """
     settings = wiring.settings(context)
     services = wiring.services(names, settings)

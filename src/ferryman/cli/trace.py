@@ -1,132 +1,196 @@
 """`ferryman trace`"""
 
-from collections.abc import Mapping
-from dataclasses import replace
+import sys
+from collections.abc import Sequence
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 import click
+from rich.console import Console
+from rich.table import Column, Table
+from rich.text import Text
 
 from ferryman.cli import wiring
-from ferryman.cli.output import json_option, print_json, say
-from ferryman.cli.trace_story import print_story
-from ferryman.evidence.addressing import wallet_address
-from ferryman.evidence.databases import WALLETS
-from ferryman.evidence.trace import kafka
-from ferryman.evidence.trace.gathering import gather, payment_of
-from ferryman.evidence.trace.model import WALLET, Ending, Event, Known, Payment, Story
-from ferryman.evidence.trace.opening import Desks, open_desks
-from ferryman.evidence.trace.story import tell
-from ferryman.runtime.errors import FerrymanError
-from ferryman.runtime.exits import Exit
-from ferryman.runtime.settings import Settings
-from ferryman.runtime.sources import Loaded
+from ferryman.cli.options import ENTRY_REFERENCE, MESSAGE_REFERENCE
+from ferryman.cli.output import json_option, print_json, say, with_iso_times
+from ferryman.evidence.casefile import case_files
+from ferryman.evidence.journey import KAFKA, Event
+from ferryman.evidence.sides import named_in, open_sides
+from ferryman.evidence.trace import Place, asking, resolve, trace, unasked
+from ferryman.evidence.way import Traced
+from ferryman.relay.admin.entry_story import attempts, times
+from ferryman.runtime.errors import Exit
+from ferryman.runtime.system import load
+from ferryman.runtime.times import span
+from ferryman.services import systems
 
-SEARCH_SECONDS = 10.0
+_COLOURS = ("cyan", "magenta", "green", "blue")
+_OF_STATUS = {"SUCCEEDED": "bold green", "HANDLED": "bold green", "FAILED": "bold red", "STUCK": "bold red"}
+
+
+class _AnyReference(click.ParamType[Any]):
+    name = "id"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        kind = MESSAGE_REFERENCE if isinstance(value, str) and "/" in value else ENTRY_REFERENCE
+        return kind.convert(value, param, ctx)
 
 
 @click.command("trace")
-@click.argument("identity", type=click.UUID, metavar="ID")
+@click.argument("reference", type=_AnyReference(), metavar="ID")
 @click.option("--no-kafka", is_flag=True, help="Ask the databases alone.")
 @json_option
 @click.pass_context
-def command(context: click.Context, *, identity: UUID, no_kafka: bool, as_json: bool) -> int:
-    """Tell one payment's story across both databases and Kafka: what happened, where it is now, why, what to run next.
+def command(context: click.Context, *, reference: UUID | int | Place, no_kafka: bool, as_json: bool) -> int:
+    """Tell one story across all databases and Kafka: what happened, where it is now, why, and what to run next.
 
     \b
       ferryman trace 9f1c1a52-6f0e-4b7e-9d5a-3c1f0a7b2e10
       ferryman trace 9f1c1a52-6f0e-4b7e-9d5a-3c1f0a7b2e10 --json --no-kafka
+      ferryman trace orders/2/4711
 
-    ID is the payment's own, or that of any message of it: a command, a result, an event. A payment is found at once,
-    however much is retained; a message that only stands in an outbox is looked for among the newest entries first, for
-    10 seconds. database_url names the orchestrator's database, payments.wallet_database_url the wallet's. Where one
-    of them or Kafka does not answer, the rest is told, what is missing is said, and the exit code is 5; 1 where nobody
-    knows the id.
+    ID is the id of a message, of a payment or of another saga; or a position in an outbox, or TOPIC/PARTITION/OFFSET. A
+    message is followed from its entry to the receipts of its consumers, and on to what they reported. A payment is told
+    by its own id and by the id of each of its messages. Receipts and payments are found at once, however much is
+    retained; a message that only stands in an outbox is looked for among the newest entries first, for 10 seconds. The
+    databases are those of database_url, of [relay.sources] and of the services (payments.wallet_database_url). If one
+    of them or Kafka does not answer, the rest is told, what is missing is said, and the exit code is 5; it is 1 if
+    nobody knows ID.
     """
-    loaded = wiring.loaded(context)
-    settings = wiring.settings(context)
-    with open_desks(settings) as desks:
-        known = _known(desks, identity)
-        if not no_kafka and settings.kafka.bootstrap_servers:
-            known = _with_kafka(settings, desks, known)
-    told = tell(known)
-    story = Story(told.events, told.ending if desks.one else addressed(told.ending, loaded))
+    settings, known = wiring.settings(context), systems()
+    databases = named_in(settings, {name: each for system in known for name, each in system.databases.items()})
+    with open_sides(settings, databases, "trace", wiring.loaded(context).origins, partly=True) as sides:
+        told = trace(
+            sides, resolve(sides, reference), [each.tracer for each in case_files(known)],
+            [load(machine) for system in known for machine in system.machines],
+            ask=asking(sides) if settings.kafka.bootstrap_servers and not no_kafka else unasked,
+        )  # fmt: skip
     if as_json:
-        print_json(_as_dict(known, story))
+        print_json(as_dict(told))
     else:
-        print_story(known, story)
-        for each in known.missing:
+        print_story(told)
+        for each in told.missing:
             say(f"not looked at: {each}")
-    return Exit.PARTIAL if known.missing else Exit.OK
+    return Exit.PARTIAL if told.missing else Exit.OK
 
 
-def _known(desks: Desks, identity: UUID) -> Known:
-    """Of the payment with this id, or of that which the message with this id is of."""
-    known = gather(desks, identity)
-    if known.payment or known.ledger or known.literal:
-        return known
-    payment, looked = payment_of(desks, identity, SEARCH_SECONDS)
-    if payment is not None and _something(of_payment := gather(desks, payment)):
-        return of_payment
-    if _something(known):  # a message by itself: in the literal mode a command has its payment's id
-        return known
-    raise FerrymanError(
-        f"nobody knows {identity}: no payment has this id, and it is no message's in {'; '.join(looked)}"
-        + "".join(f". Not looked at: {each}" for each in known.missing),
-        remedy="its transaction may not have committed; what is older than the retention is gone for good",
-    )
-
-
-def _something(known: Known) -> bool:
-    sides = [each for each in (known.orchestrator, known.wallet) if each is not None]
-    return bool(known.payment or known.ledger or any(each.entries or each.receipts for each in sides))
-
-
-def _with_kafka(settings: Settings, desks: Desks, known: Known) -> Known:
-    """What a group is past is looked at once more: its receipt may have been written since the database was asked."""
-    try:
-        found = kafka.look(settings.kafka, kafka.sought(known))
-    except FerrymanError as error:
-        return replace(known, missing=[*known.missing, f"Kafka: {error}"])
-    if any(each.read for copies in found.values() for each in copies):
-        known = gather(desks, known.id)
-    return replace(known, kafka=found)
-
-
-def addressed(ending: Ending, loaded: Loaded) -> Ending:
-    """What is to be done in the wallet's database says so."""
-    if ending.next is None or ending.at != WALLET:
-        return ending
-    return replace(ending, next=wallet_address(loaded.settings, loaded.origins.get(WALLETS)).of(ending.next))
-
-
-def _as_dict(known: Known, story: Story) -> dict[str, Any]:
+def as_dict(told: Traced) -> dict[str, Any]:
+    ending, known = told.ending, told.facts and with_iso_times(told.facts)
     return {
-        "id": str(known.id),
-        "payment": known.payment and _payment(known.payment),
-        "events": [_event(each) for each in story.events],
-        "now": story.ending.now,
-        "why": story.ending.why,
-        "next": story.ending.next,
-        "missing": list(known.missing),
-    }
-
-
-def _payment(payment: Payment) -> dict[str, Any]:
-    plain = ("amount", "currency", "fulfil", "status", "state", "reason", "attempt")
-    return {
-        "wallet_id": str(payment.wallet_id),
-        **{name: getattr(payment, name) for name in plain},
-        **{name: _iso(getattr(payment, name)) for name in ("created_at", "changed_at", "due_at")},
-    }
-
-
-def _event(event: Event) -> dict[str, Any]:
-    detail: Mapping[str, Any] = event.detail
-    return {
-        "at": _iso(event.at), "where": event.where, "what": event.what, "times": event.times, "bad": event.bad, **detail
+        "id": str(told.id), told.kind: known, "events": [_event(each) for each in told.events],
+        "now": ending.now, "why": ending.why, "next": ending.next, "missing": list(told.missing),
     }  # fmt: skip
 
 
-def _iso(at: Any) -> str | None:
-    return None if at is None else str(at.isoformat())
+def _event(event: Event) -> dict[str, Any]:
+    said = {name: getattr(event, name) for name in ("at", "where", "what", "times", "bad")}
+    return with_iso_times({**said, **event.detail})
+
+
+# --- as text: a headline, a line for each event, and how it ends; colours only on a terminal
+
+
+def print_story(told: Traced) -> None:
+    console = Console(width=None if sys.stdout.isatty() else 1000, highlight=False)
+    with console.capture() as said:
+        for part in (_headline(told), _timeline(told.events), _ending(told)):
+            console.print(part)
+    for line in said.get().splitlines():
+        click.echo(line.rstrip())
+
+
+def _headline(told: Traced) -> Text:
+    now = told.ending.now
+    name, *more = told.headline
+    kind, _, identity = name.partition(" ")
+    line = Text.assemble((now, _OF_STATUS.get(now, "bold yellow")), f"  {kind} ", (identity, "bold"))
+    return line.append("".join(f"\n{each}" for each in more) + "\n")
+
+
+def _timeline(events: Sequence[Event]) -> Table:
+    table = _grid(Column(justify="right", no_wrap=True), Column(no_wrap=True), Column(no_wrap=True))
+    begun = next((each.at for each in events if each.at is not None), None)
+    places = list(dict.fromkeys(each.where for each in events if each.where != KAFKA))
+    for event in events:
+        mark = "✗ " if event.bad else ""
+        what = Text(f"{mark}{event.what}", "red" if event.bad else _OF_STATUS.get(event.what, ""))
+        colour = "yellow" if event.where == KAFKA else _COLOURS[places.index(event.where) % len(_COLOURS)]
+        table.add_row(Text(_since(event.at, begun), "dim"), Text(event.where, colour), what, _about(event))
+    return table
+
+
+def _grid(*columns: Column) -> Table:
+    """Return a table without lines. Its last column is the one that may be long."""
+    return Table.grid(*columns, Column(overflow="fold"), padding=(0, 2, 0, 0))
+
+
+def _since(at: datetime | None, begun: datetime | None) -> str:
+    """Return the time since the first event; a dot if nobody wrote down when it was."""
+    if at is None or begun is None:
+        return "·"
+    seconds = (at - begun).total_seconds()
+    if abs(seconds) < 10:
+        return f"{seconds * 1000:,.1f} ms"
+    return f"{seconds:.2f} s" if abs(seconds) < 60 else span(seconds)
+
+
+def _about(event: Event) -> Text:
+    parts = [part for part in (_message(event), _place(event), _effect(event), _trouble(event)) if part]
+    text = Text("  ".join(parts))
+    if event.what in ("appended", "reported") and "id" in event.detail:
+        text.append(f"  {event.detail['id']}", "dim")
+    return text
+
+
+def _message(event: Event) -> str:
+    detail = event.detail
+    if event.what == "requested":
+        return f"{detail['amount']:,} {detail['currency']}"
+    if event.what.endswith("again"):
+        answered = f", answered {detail['answered']}" if "answered" in detail else ""
+        return f"{times(event.times)}{answered}"
+    attempt = f" (attempt {detail['attempt']})" if detail.get("attempt", 1) > 1 else ""
+    answers = f" to {detail['answers']}" if "answers" in detail else ""
+    by = f" by {detail['consumer']}" if "consumer" in detail else ""
+    return f"{detail.get('type', '')}{answers}{by}{attempt}"
+
+
+def _place(event: Event) -> str:
+    detail: Any = event.detail
+    if event.where == KAFKA and "topic" in detail:
+        return f"→ {detail['topic']}" + (f"/{detail['partition']}/{detail['offset']}" if "offset" in detail else "")
+    if event.what in ("appended", "reported"):
+        return f"in {detail['table']}" if "table" in detail else f"at position {detail['position']}"
+    return ""
+
+
+def _effect(event: Event) -> str:
+    detail = event.detail
+    if "moved" in detail:
+        moved, currency = detail["moved"], detail["currency"]
+        did = f"took {-moved:,} {currency}" if moved < 0 else f"gave back {moved:,} {currency}"
+        return f"{did}, {detail['balance']:,} left"
+    if detail.get("outcome") == "REFUSED":
+        return f"refused: {detail.get('reason')}"
+    if "by" in detail:
+        return f"by {detail['by']}: {detail['reason']}"
+    return str(detail["reason"]) if "outcome" not in detail and "reason" in detail else ""
+
+
+def _trouble(event: Event) -> str:
+    detail = event.detail
+    tried = f"after {attempts(detail['attempts'])}:" if "attempts" in detail else ""
+    code = f"{detail['code']}:" if "code" in detail else ""
+    return " ".join(str(part) for part in (tried, code, detail.get("error")) if part)
+
+
+def _ending(told: Traced) -> Table:
+    ending = told.ending
+    nothing = "nothing is left to do" if told.over else "wait: it goes on by itself"
+    table = _grid(Column(no_wrap=True))
+    table.add_row("")
+    table.add_row(Text("Now", "bold"), Text(ending.now, _OF_STATUS.get(ending.now, "bold yellow")))
+    table.add_row(Text("Why", "bold"), Text(ending.why))
+    table.add_row(Text("Next", "bold"), Text(ending.next, "bold") if ending.next else Text(nothing))
+    return table

@@ -15,41 +15,63 @@ from ferryman.migrations.chains import ENGINE
 from ferryman.runtime import logs
 from ferryman.runtime.errors import ENV_PREFIX, Misconfigured
 from ferryman.runtime.service import Service
+from ferryman.runtime.setting import leaves
 from ferryman.runtime.settings import Settings
 from ferryman.runtime.settings_outbox import Outbox
+from ferryman.runtime.sources import URL_VARIABLE, Loaded, load, read_file
+from ferryman.runtime.system import Run, System, settings_model
+from ferryman.runtime.system import load as load_target
 from ferryman.saga.engine import Sagas
 from ferryman.schemas import active
+from ferryman.schemas.registry import options
+from ferryman.services import systems
 
 if TYPE_CHECKING:
     from ferryman.schemas.catalogue import Catalogue
-    from ferryman.schemas.registry import Registry
-from ferryman.runtime.sources import URL_VARIABLE, Loaded, load
+
+
+def settings_class() -> type[Settings]:
+    """Return the model of the whole settings file: the engine's sections and those of every system."""
+    return settings_model(systems())
+
+
+def load_settings(environ: Mapping[str, str], file: Path | None = None) -> Loaded:
+    """Read the settings of the engine and of every system."""
+    return load(environ, file, settings_class())
 
 
 def loaded(context: click.Context) -> Loaded:
-    """The settings of this command line, and where each came from."""
-    file: Path | None = context.find_object(Path)
-    return load(os.environ, file)
+    """Return the settings of this command line, and where each came from."""
+    return load_settings(os.environ, context.find_object(Path))
 
 
 def settings(context: click.Context) -> Settings:
-    """The settings, with logs set up as they say."""
+    """Return the settings, and set logs up as they say."""
     found = loaded(context).settings
     logs.configure(found.log)
-    return with_literal_outbox(found)
+    return with_outboxes(found)
 
 
-def with_literal_outbox(found: Settings) -> Settings:
-    """In the literal mode the relay sends the outbox of payments too, unless it is described otherwise."""
-    if found.payments.mode != "literal" or "payments" in found.outbox:
-        return found
-    from ferryman.services.payments.literal import OUTBOX
+def names_in_file(context: click.Context) -> set[str]:
+    """Return the names of settings in the settings file, and in the one that a program in this folder reads."""
+    files = (read_file(os.environ, context.find_object(Path)), read_file({}))
+    return {name for values, _ in files for name, _ in leaves(values)}
 
-    return found.model_copy(update={"outbox": {**found.outbox, "payments": Outbox.model_validate(OUTBOX)}})
+
+def with_outboxes(found: Settings) -> Settings:
+    """Add the described outboxes of the systems, unless the settings describe them otherwise."""
+    added = {
+        name: Outbox.model_validate(description)
+        for system in systems()
+        if system.outboxes
+        for name, description in load_target(system.outboxes)(found).items()
+        if name not in found.outbox
+    }
+    return found.model_copy(update={"outbox": {**added, **found.outbox}}) if added else found
 
 
 def environment(**urls: str) -> Mapping[str, str]:
-    """Our environment, with these servers in place of any settings: what a child process is given."""
+    """Return our environment with these servers in place of any settings: for a child process."""
     kept = {
         name: value for name, value in os.environ.items() if not name.startswith(ENV_PREFIX) and name != URL_VARIABLE
     }  # fmt: skip
@@ -57,64 +79,76 @@ def environment(**urls: str) -> Mapping[str, str]:
 
 
 def embedded() -> ModuleType:
-    """The servers for trying things out; what they need is an extra of the package."""
-    try:
-        return import_module("ferryman.testing.house")
-    except ModuleNotFoundError as error:
+    """Import the servers for trying things out; they need an extra of the package, which `app.EXTRAS` knows."""
+    return import_module("ferryman.testing.stack")
+
+
+def systems_called(names: Sequence[str]) -> list[System]:
+    """Return the systems with these names; `all` names every one."""
+    known = {system.name: system for system in systems()}
+    if unknown := sorted(set(names) - known.keys() - {"all"}):
         raise Misconfigured(
-            f"servers of its own need the package {error.name}", remedy="pip install 'ferryman[embedded]'"
-        ) from error
+            f"no system is called {', '.join(unknown)}", remedy=f"the systems are: {', '.join(known)}, or all"
+        )
+    return [system for system in known.values() if "all" in names or system.name in names]
 
 
-def catalogue(found: Settings) -> "Catalogue":
-    """The catalogue that the settings name, or our own."""
+def catalogue(found: Settings, systems: Sequence[str] = ()) -> "Catalogue":
+    """Return the catalogue that `schemas.path` names, or Ferryman's own if it is asked for by names of its systems."""
     from ferryman.schemas import OURS
     from ferryman.schemas.catalogue import load as load_catalogue
 
-    return load_catalogue(Path(found.schemas.path) if found.schemas.path else OURS)
-
-
-def registry(found: Settings, known: "Catalogue") -> "Registry":
-    """The registry that the settings name, or the catalogue itself: asked, whatever a folder remembers of it."""
-    from ferryman.schemas.registry.opening import open_registry
-
-    return open_registry(found.registry_url, known, **{**_registry_options(found), "cache": None})
-
-
-def _registry_options(found: Settings) -> dict[str, Any]:
-    properties = {name: value.get_secret_value() for name, value in found.registry.properties.items()}
-    cache = Path(found.registry.cache) if found.registry.cache else None
-    return {"timeout_seconds": found.registry.timeout_seconds, "cache": cache, "properties": properties}
+    if systems:
+        if not any(system.catalogue for system in systems_called(systems)):
+            raise Misconfigured(f"{', '.join(systems)} has no topics and types in Ferryman's catalogue")
+        return load_catalogue(OURS)
+    if not found.schemas.path:
+        ours = ", ".join(system.name for system in systems_called(["all"]) if system.catalogue)
+        raise Misconfigured(
+            "there is no catalogue of topics and types", setting="schemas.path",
+            remedy="set it to the folder of your catalogue, or name the systems of Ferryman that you run by --for: "
+            f"{ours}, or all",
+        )  # fmt: skip
+    return load_catalogue(Path(found.schemas.path))
 
 
 def use_catalogue(found: Settings) -> None:
-    """From now on, what is appended is checked against the catalogue that is set, or ours."""
-    active.use_schemas(found.schemas.path, registry_url=found.registry_url, **_registry_options(found))
+    """Check what is appended from now on against the catalogue that is set, or against Ferryman's own."""
+    active.use_schemas(found.schemas.path, registry_url=found.registry_url, **options(found))
+
+
+def runs() -> dict[str, Run]:
+    """Return what `ferryman run` starts by name: the engine's services and those of every system."""
+    return {
+        "relay": (
+            "ferryman.relay.service:services",
+            "publishes the journals of database_url or [relay.sources] to Kafka, and tables described by [outbox.NAME]",
+        ),
+        "api": (
+            "ferryman.console.service:api",
+            f"answers over HTTP, for {', '.join(system.name for system in _systems_of('api'))}",
+        ),
+        **{name: run for system in systems() for name, run in system.runs.items()},
+    }
 
 
 def services(names: Sequence[str], found: Settings) -> list[Service]:
-    """What `ferryman run NAME...` names: by the catalogue that is set; ours, where none is, by our own."""
-    if found.schemas.path or not _BY_CATALOGUE.keys().isdisjoint(names):
+    """Build what `ferryman run NAME...` names, with the catalogue that is set, or ours for services of ours."""
+    if found.schemas.path or any(system.catalogue for name in names for system in _systems_of(name)):
         use_catalogue(found)
     return [service for name in names for service in _services(name, found)]
 
 
-# Ours, by their names; anyone else's is module:object.
-_SERVICES = {
-    "relay": "ferryman.relay.service:services",
-    "wallet": "ferryman.services.wallet.consumer:wallet_of",
-    "wallet-literal": "ferryman.services.wallet.literal:wallet",
-    "payments": "ferryman.services.payments.service:payments",
-    "api": "ferryman.console.service:api",
-}
-# Those that speak our catalogue, and whose tables they need.
-_BY_CATALOGUE = {"wallet": "wallet", "wallet-literal": "wallet", "payments": "payments", "api": "payments"}
+def _systems_of(name: str) -> list[System]:
+    """Return the systems that a service belongs to: for the API, each that has routes."""
+    return [system for system in systems() if name in system.runs or (name == "api" and system.routes)]
 
 
 def _services(name: str, found: Settings) -> list[Service]:
-    """A service, or several that one name stands for."""
-    target = _load(_SERVICES.get(name, name))
-    owners = (ENGINE, _BY_CATALOGUE[name]) if name in _BY_CATALOGUE else (ENGINE,)
+    """Build one service, or the several that one name stands for."""
+    known = runs()
+    target = load_target(known[name][0]) if name in known else _load(name)
+    owners = (ENGINE, *(system.owner for system in _systems_of(name)))
     if not isinstance(target, Consumer | Sagas) and (
         isinstance(target, type) or (not hasattr(target, "run") and callable(target))
     ):
@@ -128,7 +162,7 @@ def _service(name: str, target: Any, found: Settings, owners: Sequence[str]) -> 
 
         return ConsumerService(target, found, owners=owners)
     if isinstance(target, Sagas):
-        from ferryman.saga.service import DueLoop
+        from ferryman.saga.timeouts import DueLoop
 
         return DueLoop(target, found, owners=owners)
     if not (callable(getattr(target, "run", None)) and isinstance(getattr(target, "name", None), str)):
@@ -141,6 +175,7 @@ def _service(name: str, target: Any, found: Settings, owners: Sequence[str]) -> 
 
 
 def _load(name: str) -> Any:
+    """Import a service of the user's own."""
     module, separator, attribute = name.partition(":")
     if not separator or not module or not attribute:
         raise Misconfigured(f"there is no service called {name}", remedy="name your own as module:object")

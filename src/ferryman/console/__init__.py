@@ -1,1 +1,1 @@
-"""The HTTP API: what every route of it lives by. The services bring the routes."""
+"""The HTTP API: its server, access control and errors. The systems bring the routes."""

@@ -1,90 +1,110 @@
-"""The database behind the API: a pool for the requests, and one connection that knows whether it is there."""
+"""The API's database: a pool for requests, and one connection that finds out whether the database is there."""
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeAlias
+from functools import partial
 
-import psycopg
 import structlog
-from psycopg_pool import PoolTimeout
+from psycopg_pool import ConnectionPool, PoolTimeout
 
 from ferryman.migrations import chains
 from ferryman.runtime import postgres
-from ferryman.runtime.errors import Transient, Unreachable
+from ferryman.runtime.errors import FerrymanError, Unreachable
 from ferryman.runtime.life import Life
+from ferryman.runtime.postgres import Connection
 from ferryman.runtime.settings import Settings
+from ferryman.runtime.supervised import supervise
 
 log = structlog.get_logger(__name__)
 
-Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
-
 LOOK_SECONDS = 1.0
+TROUBLE_SECONDS = 0.05
 
 
-class Database:
-    """While it is away, requests are told so at once, and wait for nothing."""
+class ApiDatabase:
+    """The database of the API. While it is away, requests are refused at once and wait for nothing."""
 
     def __init__(self, settings: Settings, process: str, owners: Sequence[str]) -> None:
         self._settings = settings
         self._process = process
         self._owners = owners
-        self._pool = postgres.closed_pool(settings, process)
-        self._watcher: Connection | None = None
-        self.why_away: str | None = "nobody has asked it yet"
+        self._pool = closed_pool(settings, process)
+        self.why_away: str | None = "it has not been asked yet"
+        self.looked = threading.Event()
+        """Set once the database was reached, or was found to be away or unfit."""
 
     @contextmanager
     def transaction(self) -> Iterator[Connection]:
-        """Commits at its end; our errors, with our timeouts."""
+        """Open a transaction with our timeouts, which commits at its end, and translate errors."""
         if self.why_away is not None:
             raise Unreachable(self.why_away)
         try:
             with self._pool.connection() as connection, postgres.transaction(connection, self._settings.database):
                 yield connection
         except PoolTimeout as error:
-            raise postgres.translate(error) from error
+            raise pool_error(error) from error
 
-    def look(self) -> None:
-        """Whether it is there, and at our level: raises where it can never do as it is."""
+    def watch(self, life: Life, trouble: Callable[[], str | None]) -> None:
+        """Look at the database every second until the service stops, and report it or other trouble."""
+
+        def interrupted(error: FerrymanError, _seconds: float) -> None:
+            if self.why_away is None or not self.looked.is_set():
+                log.warning("the database is away", service=self._process, error=str(error)[:500])
+            self.why_away = str(error)
+            life.not_ready(self.why_away)
+            self.looked.set()
+            life.wait(LOOK_SECONDS)
+
         try:
-            if self._watcher is None:
-                self._meet()
-            else:
-                postgres.answers(self._watcher)
-            self.why_away = None
-        except (Transient, psycopg.Error) as error:
-            self._part()
-            ours = error if isinstance(error, Transient) else postgres.translate(error)
-            if not isinstance(ours, Transient):
-                raise ours from error
-            if self.why_away is None:
-                log.warning("the database is away", service=self._process, error=str(ours)[:500])
-            self.why_away = str(ours)
+            supervise(life.stopping, self._connected, partial(self._look, life, trouble), interrupted)
+        finally:
+            self.looked.set()
 
-    def watch(self, life: Life, listening: Callable[[], bool]) -> None:
-        """Looks now and then, and says how it is."""
+    @contextmanager
+    def _connected(self) -> Iterator[Connection]:
+        with postgres.connect(self._settings, f"{self._process}-watch", autocommit=True) as connection:
+            chains.check(connection, self._owners)
+            if self._pool.closed:
+                self._pool.open()
+            else:
+                self._pool.check()  # drops connections from before an outage
+            yield connection
+
+    def _look(
+        self, life: Life, trouble: Callable[[], str | None], connection: Connection, succeeded: Callable[[], None]
+    ) -> None:
         while not life.stopping.is_set():
-            self.look()
-            if self.why_away is not None:
-                life.not_ready(self.why_away)
-            elif listening():
+            postgres.answers(connection)
+            succeeded()
+            self.why_away = None
+            self.looked.set()
+            if why := trouble():
+                life.not_ready(why)
+            else:
                 life.ready()
-            life.wait(LOOK_SECONDS if listening() else 0.02)
+            life.wait(TROUBLE_SECONDS if why else LOOK_SECONDS)
 
     def close(self) -> None:
-        self._part()
-        if not self._pool.closed:
-            self._pool.close()
+        self._pool.close()
 
-    def _meet(self) -> None:
-        """The pool's connections are from before it was away: those that do not answer are put away."""
-        self._watcher = postgres.connect(self._settings, f"{self._process}-watch", autocommit=True)
-        chains.check(self._watcher, self._owners)
-        if self._pool.closed:
-            self._pool.open()
-        else:
-            self._pool.check()
 
-    def _part(self) -> None:
-        if self._watcher is not None:
-            self._watcher.close()
-        self._watcher = None
+def closed_pool(settings: Settings, process: str) -> ConnectionPool[Connection]:
+    """Return a pool that is not open yet, for a process that starts before the server answers."""
+    return ConnectionPool(
+        kwargs=postgres.parameters(postgres.required_url(settings), settings.database, process),
+        min_size=1,
+        max_size=settings.database.pool_max,
+        timeout=settings.database.connect_timeout_seconds,
+        name=process,
+        configure=postgres.suit_pooler,
+        open=False,
+    )
+
+
+def pool_error(error: PoolTimeout) -> Unreachable:
+    return Unreachable(
+        f"no connection to PostgreSQL within the time: {' '.join(str(error).split())}",
+        setting="database.pool_max",
+        remedy="start PostgreSQL, or raise the pool if all its connections are busy",
+    )

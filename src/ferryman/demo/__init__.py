@@ -1,1 +1,1 @@
-"""ChancePay to look at: payments flow, processes are killed and come back, and an audit says what came of it."""
+"""The demos of `ferryman demo`: messages that cross, and payments whose processes are killed and come back."""

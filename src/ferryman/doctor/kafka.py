@@ -1,10 +1,9 @@
-"""Checks of Kafka: reached, its version, broker settings that hurt."""
+"""Checks of Kafka: it answers, its version, and broker settings that do harm."""
 
 import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from ferryman.doctor import api_versions
 from ferryman.doctor.model import Check, failed, from_error, ok, skipped, warning
 from ferryman.runtime import kafka
 from ferryman.runtime.errors import FerrymanError
@@ -14,6 +13,7 @@ if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient, ClusterMetadata
 
 OLDEST = (2, 8)
+_VERSION = "inter.broker.protocol.version"  # a broker setting that Kafka 4.0 removed
 
 
 def checks(settings: Settings) -> Iterator[Check]:
@@ -36,15 +36,22 @@ def checks(settings: Settings) -> Iterator[Check]:
     milliseconds = (time.monotonic() - began) * 1000
     brokers = ", ".join(f"{broker.host}:{broker.port}" for broker in metadata.brokers.values())
     yield ok("kafka.reached", f"{len(metadata.brokers)} broker(s): {brokers}, in {milliseconds:.0f} ms")
-    yield _version(settings.kafka, metadata)
+    if kafka.is_built_in(admin, settings.kafka.timeout_seconds):
+        yield ok("kafka.version", "librdkafka's built-in broker: in memory, for trials and tests only")
+        yield skipped("kafka.settings", "librdkafka's built-in broker has none")
+        return
     try:
-        yield _settings(admin, metadata, settings.kafka.timeout_seconds)
+        values = _broker_settings(admin, metadata, settings.kafka.timeout_seconds)
     except KafkaException as error:
-        yield skipped("kafka.settings", f"the broker does not tell: {kafka.translate(error).message}")
+        reason = f"the broker does not show its settings: {kafka.translate(error).message}"
+        yield from (skipped("kafka.version", reason), skipped("kafka.settings", reason))
+    else:
+        yield _version(values.get(_VERSION))
+        yield _harmful(values, len(metadata.brokers))
 
 
 def _unreached(settings: Kafka, error: FerrymanError) -> FerrymanError:
-    """librdkafka says only that metadata did not come; which brokers were asked helps more."""
+    """Name the brokers that were asked: librdkafka only says that no metadata came."""
     return type(error)(
         f"no broker of {settings.bootstrap_servers} answered within {settings.timeout_seconds:g} s: {error.message}",
         setting=error.setting or "kafka.bootstrap_servers",
@@ -52,36 +59,37 @@ def _unreached(settings: Kafka, error: FerrymanError) -> FerrymanError:
     )
 
 
-def _version(settings: Kafka, metadata: "ClusterMetadata") -> Check:
+def _broker_settings(admin: "AdminClient", metadata: "ClusterMetadata", seconds: float) -> dict[str, str]:
+    from confluent_kafka.admin import ConfigResource, ResourceType
+
+    resource = ConfigResource(ResourceType.BROKER, str(next(iter(metadata.brokers))))
+    future = admin.describe_configs([resource], request_timeout=seconds)[resource]
+    return {entry.name: entry.value for entry in kafka.answered(future, seconds).values()}
+
+
+def _version(protocol: str | None) -> Check:
+    """Judge a version such as `3.7-IV4`."""
     name = "kafka.version"
-    broker = next(iter(metadata.brokers.values()))
-    try:
-        version = api_versions.broker_version(settings, str(broker.host), broker.port)
-    except (OSError, ValueError) as error:
-        return skipped(name, f"the broker does not tell: {error}")
-    shown = f"{'.'.join(map(str, version))}" if version else "older than 3.3, or not Apache Kafka in KRaft mode"
-    if version and version < OLDEST:
+    if protocol is None:
+        return ok(name, "4.0 or newer, or not Apache Kafka")
+    shown = protocol.partition("-")[0]
+    if tuple(map(int, shown.split("."))) < OLDEST:
         return failed(name, shown, f"upgrade the brokers to {'.'.join(map(str, OLDEST))} or newer")
     return ok(name, shown)
 
 
-def _settings(admin: "AdminClient", metadata: "ClusterMetadata", seconds: float) -> Check:
-    from confluent_kafka.admin import ConfigResource, ResourceType
-
+def _harmful(values: dict[str, str], brokers: int) -> Check:
     name = "kafka.settings"
-    resource = ConfigResource(ResourceType.BROKER, str(next(iter(metadata.brokers))))
-    future = admin.describe_configs([resource], request_timeout=seconds)[resource]
-    values = {entry.name: entry.value for entry in future.result().values()}
     if values.get("auto.create.topics.enable") == "true":
         return warning(
             name,
             "auto.create.topics.enable is true: a misspelt topic is created, and nobody reads it",
             "set auto.create.topics.enable=false on the brokers",
         )
-    if len(metadata.brokers) > 2 and values.get("min.insync.replicas") == "1":
+    if brokers > 2 and values.get("min.insync.replicas") == "1":
         return warning(
             name,
             "min.insync.replicas is 1: a message acknowledged by one broker is lost with it",
             "set min.insync.replicas=2 on the brokers or the topics",
         )
-    return ok(name, f"none that hurts; message.max.bytes is {values.get('message.max.bytes', 'unknown')}")
+    return ok(name, f"none that does harm; message.max.bytes is {values.get('message.max.bytes', 'unknown')}")

@@ -16,7 +16,7 @@ class Status(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One line: what was looked at, what was found, and what to do when it is not good."""
+    """The result of one check: its name, what was found, and a remedy if that is not good."""
 
     name: str
     status: Status

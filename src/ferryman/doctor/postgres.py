@@ -1,8 +1,7 @@
-"""Checks of PostgreSQL: reached, its version, its schema, our privileges, settings that hurt, its clock."""
+"""Checks of PostgreSQL: it answers, its version, our schema and privileges, settings that do harm, its clock."""
 
 import time
 from collections.abc import Iterator
-from typing import Any, NamedTuple
 
 import psycopg
 
@@ -10,13 +9,12 @@ from ferryman.doctor.model import Check, failed, from_error, ok, warning
 from ferryman.migrations import chains
 from ferryman.runtime import postgres
 from ferryman.runtime.errors import FerrymanError
+from ferryman.runtime.postgres import Connection
 from ferryman.runtime.settings import Settings
 
 OLDEST = 15
 CLOCK_WARNING_SECONDS = 1.0
 CLOCK_FAILED_SECONDS = 60.0
-
-Connection = psycopg.Connection[tuple[Any, ...]]
 
 _SETTINGS = """\
 -- doctor.settings
@@ -31,24 +29,18 @@ FROM pg_roles WHERE rolname = current_user
 """
 
 
-class Harmful(NamedTuple):
-    """A server setting that hurts, the value that does, and what to do."""
-
-    setting: str
-    value: str
-    harm: str
-    remedy: str
-
-
-HARMFUL = (
-    Harmful("fsync", "off", "a crash of the machine loses or corrupts data", "turn fsync on"),
-    Harmful("full_page_writes", "off", "a crash of the machine can corrupt pages", "turn full_page_writes on"),
-    Harmful("synchronous_commit", "off", "a crash loses commits that were acknowledged", "turn synchronous_commit on"),
-    Harmful("autovacuum", "off", "tables bloat and transaction ids run out", "turn autovacuum on"),
-    Harmful("default_transaction_read_only", "on", "nothing can be appended", "turn default_transaction_read_only off"),
-    Harmful("default_transaction_isolation", "serializable", "every service retries far more often",
-            "leave the default at read committed, and ask for more where it is needed"),
-)  # fmt: skip
+# Each setting with its harmful value, the harm, and the remedy.
+HARMFUL = {
+    "fsync": ("off", "a crash of the machine loses or corrupts data", "turn fsync on"),
+    "full_page_writes": ("off", "a crash of the machine can corrupt pages", "turn full_page_writes on"),
+    "synchronous_commit": ("off", "a crash loses commits that were acknowledged", "turn synchronous_commit on"),
+    "autovacuum": ("off", "tables bloat and transaction ids run out", "turn autovacuum on"),
+    "default_transaction_read_only": ("on", "nothing can be appended", "turn default_transaction_read_only off"),
+    "default_transaction_isolation": (
+        "serializable", "every service retries far more often",
+        "leave the default at read committed, and ask for more where it is needed",
+    ),
+}  # fmt: skip
 
 
 def checks(settings: Settings) -> Iterator[Check]:
@@ -62,7 +54,7 @@ def checks(settings: Settings) -> Iterator[Check]:
     with connection:
         where = f"{connection.info.host}:{connection.info.port}/{connection.info.dbname} as {connection.info.user}"
         yield ok("postgresql.reached", f"{where}, in {milliseconds:.0f} ms")
-        for check in (_version, _primary, _migrations, _privileges, _harmful, _clock):
+        for check in (_version, _primary, _migrations, _privileges, _doors, _harmful, _clock):
             try:
                 yield check(connection)
             except psycopg.Error as error:
@@ -107,15 +99,23 @@ def _privileges(connection: Connection) -> Check:
     return ok(name, f"{user} has {', '.join(roles) or 'rights of its own'}")
 
 
+def _doors(connection: Connection) -> Check:
+    name = "postgresql.doors"
+    _, superuser, *_ = connection.execute(_ROLES).fetchone() or ("?", False)
+    if open_ := chains.doors(connection):
+        what, remedies = map("; ".join, zip(*open_, strict=True))
+        return ok(name, f"{what}; in production, {remedies}") if superuser else warning(name, what, remedies)
+    return ok(name, "only logins with rights here may connect, and this one to no other database of Ferryman's")
+
+
 def _harmful(connection: Connection) -> Check:
     name = "postgresql.settings"
-    rows = connection.execute(_SETTINGS, ([each.setting for each in HARMFUL],))
-    values: dict[str, str] = dict(rows.fetchall())
-    hurting = [each for each in HARMFUL if values.get(each.setting) == each.value]
-    if not hurting:
-        return ok(name, "none that hurts")
-    detail = "; ".join(f"{each.setting} is {each.value}: {each.harm}" for each in hurting)
-    return warning(name, detail, "; ".join(each.remedy for each in hurting))
+    values: dict[str, str] = dict(connection.execute(_SETTINGS, (list(HARMFUL),)).fetchall())
+    harmful = {setting: told for setting, told in HARMFUL.items() if values.get(setting) == told[0]}
+    if not harmful:
+        return ok(name, "none that does harm")
+    detail = "; ".join(f"{setting} is {value}: {harm}" for setting, (value, harm, _) in harmful.items())
+    return warning(name, detail, "; ".join(remedy for _, _, remedy in harmful.values()))
 
 
 def _clock(connection: Connection) -> Check:
@@ -127,8 +127,8 @@ def _clock(connection: Connection) -> Check:
 
 
 def judge_clock(seconds: float) -> Check:
-    """How far the server's clock is off ours, beyond what the question itself took."""
-    name, detail = "postgresql.clock", f"{seconds * 1000:.0f} ms off this machine's"
+    """Judge by how many seconds the server's clock differs from ours, beyond the time that the question took."""
+    name, detail = "postgresql.clock", f"{seconds * 1000:.0f} ms from this machine's"
     remedy = "run NTP on both machines: ages, leases and retries are judged by the database's clock"
     if seconds >= CLOCK_FAILED_SECONDS:
         return failed(name, detail, remedy)

@@ -1,75 +1,175 @@
-"""The messages of a payment by their ids: they follow from the payment, so no index on the journal is needed."""
+"""Entries, receipts, rejected records and stray results: as values, and found by their ids."""
 
-from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+import json
+from collections.abc import Collection, Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Any, LiteralString, NamedTuple, TypeVar
 from uuid import UUID
 
-from ferryman.runtime.settings import Settings
-from ferryman.runtime.uuids import derived
-from ferryman.services.payments.literal import OUTBOX
-from ferryman.services.payments.rules import DEDUCT as STEP
-from ferryman.services.payments.rules import message_id
-from ferryman.services.wallet.consumer import entry_id
-from ferryman.services.wallet.rules import Kind
+from psycopg.rows import class_row, tuple_row
 
-DEDUCT = "wallet.deduct"
-KINDS: Mapping[str, Kind] = {DEDUCT: "DEDUCT", "wallet.cancel": "CANCEL", "wallet.refund": "REFUND"}
-"""Of each command for the wallet, the operation that it names in the ledger."""
+from ferryman.consumer.store.consumers import processes
+from ferryman.evidence.sides import Connection
+from ferryman.runtime.desk import count_relays, read_paused
+from ferryman.runtime.times import moment
 
-COMMANDS = tuple(KINDS)
-FULFILMENTS = ("fulfilment.request", "fulfilment.cancel")
-EVENTS = ("payment.requested", "payment.succeeded", "payment.failed")
-RESULTS = ("wallet.succeeded", "wallet.failed")
-BALANCE = "wallet.balance-changed"
-LITERAL_LIMIT = int(OUTBOX["retry"]["limit"])
-ANSWER = "wallet/0"
-"""How the id of the wallet's result follows from its command's: a consumer's name, and the first that it reports."""
+# Each is looked up by itself (OFFSET 0): before a table was analyzed, the planner would read all of it.
+_RECEIPTS = """\
+-- evidence.receipts
+SELECT i.id, i.status, i.outcome, i.reason, i.error, i.received_at, i.type, i.topic, i.partition, i."offset",
+       i.results AS reports
+FROM unnest(%(ids)b::uuid[]) n (id) CROSS JOIN LATERAL (
+    SELECT * FROM ferryman.inbox_receipts i WHERE i.consumer = %(consumer)s AND i.id = n.id OFFSET 0
+) i
+"""
 
-EXHAUSTED = "PENDING for good"
-"""Of an entry of the literal mode's outbox whose attempts are used up."""
+_REJECTED = """\
+-- evidence.rejected
+SELECT r.id, r.code, r.error, r.status, r.type, r.topic, r.partition, r."offset", r.rejected_at, r.changed_at, r.who,
+       r.reason AS why, r.key
+FROM unnest(%(ids)b::uuid[]) n (id) CROSS JOIN LATERAL (
+    SELECT r.id, r.code, r.error, r.status, r.type, r.topic, r.partition, r."offset", r.rejected_at, r.changed_at,
+           r.who, r.reason, r.key
+    FROM ferryman.inbox_rejected r WHERE r.consumer = %(consumer)s AND r.id = n.id OFFSET 0
+) r
+ORDER BY r.rejected_at
+"""
 
-_ATTEMPTS = 32
-"""More than are made by themselves, with the settings as they come."""
+_STRAYS = """\
+-- evidence.strays
+SELECT s.message_id, s.why, s.type, s.came_at FROM unnest(%(ids)b::uuid[]) n (id) CROSS JOIN LATERAL (
+    SELECT * FROM ferryman.saga_stray s WHERE s.saga_id = n.id AND s.machine = %(machine)s OFFSET 0
+) s
+ORDER BY s.came_at
+"""
+
+_HAS_TABLE = """\
+-- evidence.has_table
+SELECT to_regclass(%(name)s) IS NOT NULL
+"""
+
+RowT = TypeVar("RowT")
+EVER = datetime.max.replace(tzinfo=UTC)
 
 
-class Said(NamedTuple):
-    """What a message of a payment is: its type, and the attempt."""
+class OutboxEntry(NamedTuple):
+    """An entry of an outbox. `reason` and `next` are what `ferryman outbox show` tells of one that is not published.
+    A row of an outbox table other than the journal has no position, but the name of its table.
+    """
 
+    id: UUID
+    position: int | None
+    status: str
+    type: str = ""
+    topic: str = ""
+    key: str = ""
+    created_at: datetime = EVER
+    attempts: int = 0
+    error: str | None = None
+    changed_at: datetime | None = None
+    replay: int | None = None
+    reason: str | None = None
+    next: str | None = None
+    table: str | None = None
+
+
+class InboxReceipt(NamedTuple):
+    """A consumer's verdict on a message, and where the message stood in Kafka."""
+
+    id: UUID
+    status: str
+    outcome: str | None
+    reason: str | None
+    error: str | None
+    received_at: datetime
+    type: str = ""
+    topic: str = ""
+    partition: int = 0
+    offset: int = 0
+    reports: str | None = None
+    """The messages that were reported with it, as the inbox stores them."""
+
+    @property
+    def at(self) -> datetime:
+        return self.received_at
+
+    @property
+    def reported(self) -> bool:
+        return (self.reports or "[]") != "[]"
+
+    @property
+    def results(self) -> tuple[UUID, ...]:
+        """The ids of the messages that were reported with it."""
+        return tuple(UUID(each[5]) for each in json.loads(self.reports or "[]"))
+
+
+class RejectedMessage(NamedTuple):
+    """A record that its consumer could not handle, and what a person did about it."""
+
+    id: UUID
+    code: str
+    error: str
+    status: str
+    type: str = ""
+    topic: str = ""
+    partition: int = 0
+    offset: int = 0
+    rejected_at: datetime = EVER
+    changed_at: datetime | None = None
+    who: str | None = None
+    why: str | None = None
+    key: bytes | None = None
+
+    @property
+    def at(self) -> datetime:
+        return self.rejected_at
+
+
+class StrayResult(NamedTuple):
+    """A result that moved no saga."""
+
+    message_id: UUID
+    why: str
     type: str
-    attempt: int
+    came_at: datetime
 
 
-def messages_of(payment: UUID, attempt: int = 1, types: Iterable[str] = COMMANDS + FULFILMENTS) -> dict[UUID, Said]:
-    """Every message that can have been said of it. In the literal mode the first command has the payment's own id."""
-    kinds, attempts = list(types), range(1, max(attempt, _ATTEMPTS) + 1)
-    said = [Said(kind, each) for kind in kinds for each in attempts]
-    literal = {payment: Said(DEDUCT, 1)} if DEDUCT in kinds else {}
-    return literal | {message_id(payment, *each): each for each in [*said, *(Said(kind, 1) for kind in EVENTS)]}
+def receipts(db: Connection, consumer: str, ids: Iterable[UUID]) -> dict[UUID, InboxReceipt]:
+    found = rows(db, InboxReceipt, _RECEIPTS, {"consumer": consumer, "ids": list(ids)})
+    return {row.id: row for row in found}
 
 
-def balances_of(payment: UUID) -> frozenset[UUID]:
-    """The ids of what the wallet tells everyone of it."""
-    return frozenset(entry_id(payment, STEP, kind) for kind in KINDS.values())
+def rejected(db: Connection, consumer: str, ids: Collection[UUID]) -> list[RejectedMessage]:
+    """Return the rejected records of these messages, the oldest first."""
+    return rows(db, RejectedMessage, _REJECTED, {"consumer": consumer, "ids": list(ids)})
 
 
-def results_of(commands: Mapping[UUID, Said]) -> dict[UUID, UUID]:
-    """The id of the wallet's result, and the command that it answers."""
-    return {result_of(each): each for each, said in commands.items() if said.type in COMMANDS}
+def strays_of(db: Connection, machine: str, sagas: Collection[UUID]) -> list[StrayResult]:
+    return rows(db, StrayResult, _STRAYS, {"machine": machine, "ids": list(sagas)})
 
 
-def result_of(command: UUID) -> UUID:
-    """As a consumer gives ids to what it reports: the first, and only, of the wallet's."""
-    return derived(command, ANSWER)
+def reader(db: Connection, consumer: str) -> tuple[int, str | None]:
+    """Return how many processes of a consumer are connected; and by whom it is paused, since when and why."""
+    pauses = {
+        each["consumer"]: f"{each['who']} since {moment(each['since'])} ({each['reason']})"
+        for each in read_paused(db, "consumer")
+    }
+    return processes(db, [consumer])[consumer], pauses.get(consumer)
 
 
-ASKED = {
-    "DEDUCTING": "wallet.deduct", "CANCELLING": "wallet.cancel", "REFUNDING": "wallet.refund",
-    "FULFILLING": "fulfilment.request", "RECALLING": "fulfilment.cancel",
-}  # fmt: skip
-"""Of each state, the command whose answer moves a payment on."""
+def relaying(db: Connection) -> tuple[int, list[str]]:
+    """Return how many relays are connected to a database, and its paused topics; the empty name is all of them."""
+    return count_relays(db), [each["topic"] for each in read_paused(db, "topic")]
 
 
-def literal_limit(settings: Settings) -> int:
-    """After so many attempts an entry of the literal mode's outbox stays where it is."""
-    given = settings.outbox.get("payments")
-    return given.retry.limit if given else LITERAL_LIMIT
+def has_table(db: Connection, name: str) -> bool:
+    return bool(tuples(db, _HAS_TABLE, {"name": name})[0][0])
+
+
+def rows(db: Connection, make: type[RowT], statement: LiteralString, given: Mapping[str, Any]) -> list[RowT]:
+    """Run a statement whose columns are named as the fields of a row."""
+    return db.cursor(row_factory=class_row(make), binary=True).execute(statement, given).fetchall()
+
+
+def tuples(db: Connection, statement: LiteralString, given: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+    return db.cursor(row_factory=tuple_row, binary=True).execute(statement, given).fetchall()

@@ -1,1 +1,1 @@
-"""What every process stands on: settings, errors, connections, logs, metrics, health and the service loop."""
+"""The base of every process: settings, errors, connections, logs, metrics, health and the service loop."""

@@ -1,15 +1,15 @@
-"""How long to wait before the next attempt: one pure function, with no clock and no dice of its own."""
+"""Exponential backoff: a pure function, without a clock or randomness of its own."""
 
 from dataclasses import dataclass
 
-_LARGEST_POWER = 62  # 2 ** 62 seconds is past every cap; larger ones would overflow a float
+_LARGEST_POWER = 62  # 2 ** 62 seconds is above every cap; larger powers would overflow a float
 
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """`min(cap, base * 2 ** (attempts - offset))`.
+    """A wait of `min(cap, base * 2 ** (attempts - offset))`.
 
-    With offset 1 the first failure waits `base`; a document that writes `base * 2 ** attempts` sets it to 0.
+    With offset 1 the first failure waits `base`; offset 0 gives `base * 2 ** attempts`.
     """
 
     base_seconds: float = 1.0
@@ -22,10 +22,10 @@ class Backoff:
             raise ValueError(f"a backoff needs 0 < base <= cap and a jitter from 0 to 1, not {self}")
 
     def delay_seconds(self, attempts: int, *, dice: float = 0.0, retry_after_seconds: float = 0.0) -> float:
-        """The wait after this many failed attempts.
+        """Return the wait after this many failed attempts.
 
-        `dice` in [0, 1) takes up to `jitter` of the wait off; a longer `retry_after_seconds` that the other side asked
-        for wins, up to the cap.
+        `dice` in [0, 1) takes up to `jitter` off the wait. A longer `retry_after_seconds`, which the other side asked
+        for, wins, up to the cap.
         """
         power = min(max(attempts - self.offset, 0), _LARGEST_POWER)
         wait = min(self.cap_seconds, self.base_seconds * 2.0**power) * (1 - self.jitter * dice)

@@ -1,6 +1,6 @@
-"""Columns of many rows as PostgreSQL's arrays, in binary and in one go: psycopg asks each element what it is.
+"""Columns of many rows as PostgreSQL's arrays, encoded in one go: psycopg would inspect each element.
 
-A list becomes such a column by its name: `Texts(topics)`. What is None is NULL.
+A list becomes a column by its class: `Texts(topics)`. None becomes NULL.
 """
 
 from collections.abc import Sequence
@@ -18,15 +18,15 @@ _PERHAPS_NULLS, _FIRST = 1, 1
 
 
 class Texts(list[str | None]):
-    """text[]"""
+    """A column of type text[]."""
 
 
 class Payloads(list[bytes | None]):
-    """bytea[]"""
+    """A column of type bytea[]."""
 
 
 class Uuids(list[UUID | None]):
-    """uuid[]"""
+    """A column of type uuid[]."""
 
 
 class _ColumnDumper(Dumper):
@@ -44,9 +44,9 @@ class _TextsDumper(_ColumnDumper):
     oid = psycopg.adapters.types["text"].array_oid
 
     def dump(self, obj: Texts) -> bytes:
-        """Many have the same topic, type or status: each text is encoded once, where that is less to do."""
+        """Encode each different text once if many are equal, as topics, types and statuses are."""
         encoding = self.connection.info.encoding if self.connection else "utf-8"
-        if encoding == "ascii":  # of a database that has none: bytes are bytes
+        if encoding == "ascii":  # a database with SQL_ASCII takes bytes as they are
             encoding = "utf-8"
 
         def sent(text: str | None) -> bytes:

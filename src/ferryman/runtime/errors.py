@@ -1,31 +1,42 @@
-"""Errors by remedy: what a class is called says what to do about it.
+"""Errors by remedy: the name of a class says what to do about it.
 
-    FerrymanError            exit code 1 (`exits` has them all)
+    FerrymanError            exit code 1
     ├── Transient            try again, nothing needs to change
     │   └── Unreachable      a dependency does not answer: exit code 4
     ├── Permanent            trying again cannot help: dead-letter it
     └── Misconfigured        stop, and say which setting: exit code 3
 
-Errors of libraries are translated at the adapter's own door, `raise ... from`; `codes` decides which is which.
+Each adapter translates the errors of its library, `raise ... from`; `codes` decides which is which.
 """
 
+from enum import IntEnum
 from typing import ClassVar
-
-from ferryman.runtime.exits import Exit
 
 ENV_PREFIX = "FERRYMAN_"
 ENV_NESTING = "__"
 
 
+class Exit(IntEnum):
+    """The exit codes that scripts can rely on."""
+
+    OK = 0
+    FAILURE = 1
+    USAGE = 2
+    CONFIGURATION = 3
+    UNREACHABLE = 4
+    PARTIAL = 5
+    INTERRUPTED = 130
+
+
 def env_name(setting: str) -> str:
-    """The environment name of a setting: `kafka.bootstrap_servers` is FERRYMAN_KAFKA__BOOTSTRAP_SERVERS."""
+    """Return the environment name of a setting: FERRYMAN_KAFKA__BOOTSTRAP_SERVERS for `kafka.bootstrap_servers`."""
     section, *rest = setting.split(".")
     parts = [section, "_".join(rest)] if section == "kafka" and rest else [section, *rest]
     return ENV_PREFIX + ENV_NESTING.join(parts).upper()
 
 
 class FerrymanError(Exception):
-    """Says in one line what is wrong, which setting it concerns and what to do."""
+    """An error that says in one line what is wrong, which setting it concerns and what to do."""
 
     exit_code: ClassVar[Exit] = Exit.FAILURE
 
@@ -42,20 +53,20 @@ class FerrymanError(Exception):
 
 
 class Transient(FerrymanError):
-    """Try again: nothing needs to change."""
+    """A failure that may pass: try again, nothing needs to change."""
 
 
 class Unreachable(Transient):
-    """A dependency does not answer."""
+    """A dependency that does not answer."""
 
     exit_code = Exit.UNREACHABLE
 
 
 class Permanent(FerrymanError):
-    """Trying again cannot help."""
+    """A failure that trying again cannot help."""
 
 
 class Misconfigured(FerrymanError):
-    """Stop: a setting, a privilege or a schema is wrong, and the message names it."""
+    """A wrong setting, privilege or schema, which the message names: stop."""
 
     exit_code = Exit.CONFIGURATION

@@ -1,4 +1,4 @@
-"""The HTTP endpoint that orchestrators and Prometheus ask: /livez, /readyz, /metrics."""
+"""The HTTP endpoint for orchestrators and Prometheus: /livez, /readyz, /metrics."""
 
 import errno
 import threading
@@ -9,17 +9,20 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from ferryman.runtime import metrics
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+
 from ferryman.runtime.errors import Misconfigured
 from ferryman.runtime.life import Life
+from ferryman.runtime.metrics import REGISTRY
 from ferryman.runtime.settings import Health
 
 Answer = tuple[HTTPStatus, str, bytes]
+_TEXT = "text/plain; charset=utf-8"
 
 
 @contextmanager
 def endpoint(settings: Health, lives: Sequence[Life]) -> Iterator[str | None]:
-    """Serves while the block runs, and gives its URL; None when it is switched off."""
+    """Serve while the block runs, and yield the URL; None if the endpoint is switched off."""
     if not settings.enabled:
         yield None
         return
@@ -35,41 +38,40 @@ def endpoint(settings: Health, lives: Sequence[Life]) -> Iterator[str | None]:
         thread.join()
 
 
-def livez(settings: Health, lives: Sequence[Life]) -> Answer:
-    """Alive means that every loop made progress lately; a process that is stopping drains, and is left alone."""
-    stalled = [
-        f"{life.name}: no progress for {life.seconds_since_progress:.0f} s"
-        for life in lives
-        if life.seconds_since_progress > settings.stall_seconds and not life.stopping.is_set()
-    ]
-    return _verdict(stalled, "alive")
-
-
-def readyz(lives: Sequence[Life]) -> Answer:
-    return _verdict([f"{life.name}: {life.why_not_ready}" for life in lives if life.why_not_ready], "ready")
+def _answer(path: str, settings: Health, lives: Sequence[Life]) -> Answer:
+    match path:
+        case "/livez":  # every loop made progress lately; a stopping process drains and counts as alive
+            stalled = [
+                f"{life.name}: no progress for {life.seconds_since_progress:.0f} s"
+                for life in lives
+                if life.seconds_since_progress > settings.stall_seconds and not life.stopping.is_set()
+            ]
+            return _verdict(stalled, "alive")
+        case "/readyz":
+            return _verdict([f"{life.name}: {life.why_not_ready}" for life in lives if life.why_not_ready], "ready")
+        case "/metrics":
+            return HTTPStatus.OK, CONTENT_TYPE_LATEST, generate_latest(REGISTRY)
+        case _:
+            return HTTPStatus.NOT_FOUND, _TEXT, b"ask /livez, /readyz or /metrics\n"
 
 
 def _verdict(problems: Sequence[str], good: str) -> Answer:
     status = HTTPStatus.SERVICE_UNAVAILABLE if problems else HTTPStatus.OK
-    return status, "text/plain; charset=utf-8", ("\n".join(problems or [good]) + "\n").encode()
+    return status, _TEXT, ("\n".join(problems or [good]) + "\n").encode()
 
 
 def _listen(settings: Health, lives: Sequence[Life]) -> ThreadingHTTPServer:
     try:
-        return _Server((settings.host, settings.port), partial(_Handler, settings, lives))
+        return ThreadingHTTPServer((settings.host, settings.port), partial(_Handler, settings, lives))
     except OSError as error:
         in_use = error.errno == errno.EADDRINUSE
         raise Misconfigured(
             f"the health endpoint cannot listen on {settings.host}:{settings.port}: {error.strerror}",
             setting="health.port" if in_use else "health.host",
-            remedy="choose a free port (0 takes any), or stop what uses it"
+            remedy="choose a free port (0 takes any), or stop the process that uses it"
             if in_use
             else "name an address of this host",
         ) from error
-
-
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -83,7 +85,7 @@ class _Handler(BaseHTTPRequestHandler):
         super().__init__(*args)
 
     def do_GET(self) -> None:
-        status, kind, body = self._answer(self.path.partition("?")[0])
+        status, kind, body = _answer(self.path.partition("?")[0], self._settings, self._lives)
         self.send_response(status)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body)))
@@ -93,16 +95,5 @@ class _Handler(BaseHTTPRequestHandler):
 
     do_HEAD = do_GET
 
-    def _answer(self, path: str) -> Answer:
-        match path:
-            case "/livez":
-                return livez(self._settings, self._lives)
-            case "/readyz":
-                return readyz(self._lives)
-            case "/metrics":
-                return HTTPStatus.OK, metrics.CONTENT_TYPE, metrics.exposition()
-            case _:
-                return HTTPStatus.NOT_FOUND, "text/plain; charset=utf-8", b"ask /livez, /readyz or /metrics\n"
-
     def log_message(self, format: str, *args: Any) -> None:
-        """Probes come every few seconds: they are not worth a line."""
+        """Log nothing: probes come every few seconds."""

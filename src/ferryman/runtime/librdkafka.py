@@ -1,4 +1,4 @@
-"""The property names librdkafka knows, so that a misspelt one is refused with a suggestion before a client is made."""
+"""The property names that librdkafka knows: a misspelt one is refused before a client is created."""
 
 import difflib
 from collections.abc import Iterator
@@ -8,10 +8,10 @@ from importlib.resources import files
 from ferryman.runtime.errors import Misconfigured
 from ferryman.runtime.settings import Kafka
 
-# Ferryman sets these itself, from settings of its own.
+# Ferryman sets these itself, from its own settings.
 _OURS = {"bootstrap.servers": "kafka.bootstrap_servers", "metadata.broker.list": "kafka.bootstrap_servers"}
 
-# Properties the guarantees stand on, with the only values that do not harm them.
+# Properties that the guarantees depend on, with the only values that do not break them.
 _NEEDED: dict[str, set[str]] = {
     "acks": {"all", "-1"},
     "request.required.acks": {"all", "-1"},
@@ -29,7 +29,7 @@ _NEEDED: dict[str, set[str]] = {
     "partitioner": {"murmur2_random", "murmur2", "consistent_random", "consistent", "fnv1a_random", "fnv1a"},
     "transactional.id": set(),
 }
-# Properties that decide whether a broker is who it says, with the values that do not ask.
+# Properties that verify a broker's identity, with the values that switch the check off.
 _TRUST = {
     "enable.ssl.certificate.verification": {"false"},
     "ssl.endpoint.identification.algorithm": {"none"},
@@ -38,50 +38,21 @@ _TRUST = {
 
 @cache
 def names() -> frozenset[str]:
-    """As `scripts/librdkafka_properties.py` read them out of the library."""
+    """Return the names that `scripts/librdkafka_properties.py` read out of the library."""
     return frozenset(files("ferryman.runtime").joinpath("librdkafka_properties.txt").read_text().split())
 
 
 def spelled(words: str) -> str | None:
-    """The property that an environment name stands for, which has underscores where the property has dots."""
+    """Return the property for an environment name, which has underscores in place of dots; None if there is none."""
     known = {name.replace(".", "_"): name for name in names()}
-    if found := known.get(words):
-        return found
-    dotted = words.replace("_", ".")
-    return dotted if is_known(dotted) else None
+    found = known.get(words, words.replace("_", "."))
+    return found if is_known(found) else None
 
 
 def is_known(name: str) -> bool:
-    """A name that is not in our list may be newer than the list: then the installed library is asked."""
-    return name in names() or _accepted(name)
-
-
-def check(kafka: Kafka) -> Iterator[Misconfigured]:
-    """What is wrong with the properties that stand under [kafka]: unknown, ours to set, or dangerous."""
-    for name, value in kafka.properties.items():
-        if ours := _OURS.get(name):
-            yield Misconfigured(f"{name} is set as a librdkafka property", setting=ours, remedy=f"write it as {ours}")
-        elif name in _NEEDED and value.lower() not in _NEEDED[name] and not kafka.allow_message_loss:
-            yield Misconfigured(
-                f"kafka.{name} = {value} takes away what the guarantees stand on",
-                setting="kafka.allow_message_loss",
-                remedy=f"leave {name} out; only who accepts lost and reordered messages sets kafka.allow_message_loss",
-            )
-        elif name in _TRUST and value.lower() in _TRUST[name] and not kafka.allow_unverified_brokers:
-            yield Misconfigured(
-                f"kafka.{name} = {value} switches the check of a broker's certificate off",
-                setting="kafka.allow_unverified_brokers",
-                remedy="name the authority with ssl.ca.location; only for tests set kafka.allow_unverified_brokers",
-            )
-        elif not is_known(name):
-            close = difflib.get_close_matches(name, names(), n=1, cutoff=0.6)
-            yield Misconfigured(
-                f"unknown setting kafka.{name}: no librdkafka property has that name",
-                remedy=f"did you mean {close[0]}?" if close else "librdkafka's CONFIGURATION.md lists every property",
-            )
-
-
-def _accepted(name: str) -> bool:
+    """Return True if librdkafka knows the property: a name that our list lacks is tried in the installed library."""
+    if name in names():
+        return True
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import AdminClient
 
@@ -90,3 +61,28 @@ def _accepted(name: str) -> bool:
     except KafkaException as error:
         return "No such configuration property" not in str(error)
     return True
+
+
+def check(kafka: Kafka) -> Iterator[Misconfigured]:
+    """Yield an error for each property under [kafka] that is unknown, dangerous or set by Ferryman."""
+    for name, value in kafka.properties.items():
+        if ours := _OURS.get(name):
+            yield Misconfigured(f"{name} is set as a librdkafka property", setting=ours, remedy=f"write it as {ours}")
+        elif name in _NEEDED and value.lower() not in _NEEDED[name] and not kafka.allow_message_loss:
+            yield Misconfigured(
+                f"kafka.{name} = {value} breaks the guarantees",
+                setting="kafka.allow_message_loss",
+                remedy=f"leave {name} out; set kafka.allow_message_loss only to accept lost and reordered messages",
+            )
+        elif name in _TRUST and value.lower() in _TRUST[name] and not kafka.allow_unverified_brokers:
+            yield Misconfigured(
+                f"kafka.{name} = {value} switches off the check of the broker's certificate",
+                setting="kafka.allow_unverified_brokers",
+                remedy="name the authority with ssl.ca.location; set kafka.allow_unverified_brokers only for tests",
+            )
+        elif not is_known(name):
+            close = difflib.get_close_matches(name, names(), n=1, cutoff=0.6)
+            yield Misconfigured(
+                f"unknown setting kafka.{name}: no librdkafka property has that name",
+                remedy=f"did you mean {close[0]}?" if close else "librdkafka's CONFIGURATION.md lists every property",
+            )

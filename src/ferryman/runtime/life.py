@@ -1,4 +1,4 @@
-"""What a running service is given: when to stop, and a place to say how it is."""
+"""The life of a running service: it says when to stop, and takes reports of progress and readiness."""
 
 import threading
 import time
@@ -6,9 +6,16 @@ from collections.abc import Callable
 
 from ferryman.runtime.metrics import PROGRESS, READY
 
+Before = Callable[[str], None]
+"""Called with the name of a step before it is taken: tests kill the process there."""
+
+
+def no_hook(_step: str) -> None:
+    """Do nothing before a step."""
+
 
 class Life:
-    """One service's life. Its loop calls `progress` each time round and ends soon after `stopping` is set."""
+    """The life of one service. Its loop calls `progress` each time round and ends soon after `stopping` is set."""
 
     def __init__(
         self, name: str, stopping: threading.Event | None = None, clock: Callable[[], float] = time.monotonic
@@ -21,7 +28,7 @@ class Life:
         self.not_ready("starting")
 
     def progress(self) -> None:
-        """The loop went round once more: /livez believes nothing else."""
+        """Report that the loop went round once more: /livez looks at nothing else."""
         self._progress_at = self._clock()
         PROGRESS.labels(self.name).set_to_current_time()
 
@@ -30,12 +37,12 @@ class Life:
         READY.labels(self.name).set(1)
 
     def not_ready(self, why: str) -> None:
-        """Says in words why not; it stands on /readyz until `ready` is called."""
+        """Report in words why the service is not ready: /readyz shows it until `ready` is called."""
         self._why_not_ready = why
         READY.labels(self.name).set(0)
 
     def wait(self, seconds: float) -> bool:
-        """Waits so long, or until the service should stop; True when it should."""
+        """Wait this long, or until the service should stop. Return True if it should."""
         return self.stopping.wait(seconds)
 
     @property

@@ -1,7 +1,8 @@
-"""Logs as events with fields, on standard error: for people on a terminal, JSON in a pipe, secrets masked in both."""
+"""Logs on standard error, as events with fields: readable on a terminal, JSON in a pipe, secrets masked in both."""
 
 import logging
 import sys
+import traceback
 from collections.abc import MutableMapping
 from typing import Any, TextIO
 
@@ -13,7 +14,7 @@ from ferryman.runtime.settings import Log
 
 
 def configure(settings: Log, stream: TextIO | None = None) -> None:
-    """Sends our events and those of the libraries (alembic, librdkafka) the same way."""
+    """Send our events and those of the libraries (librdkafka, uvicorn) the same way."""
     stream = stream or sys.stderr
     as_json = settings.format == "json" or (settings.format == "auto" and not stream.isatty())
     shared: list[Processor] = [
@@ -46,5 +47,10 @@ def configure(settings: Log, stream: TextIO | None = None) -> None:
 
 
 def mask_secrets(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """The last step before an event is written: N14, no secret and no payload in logs."""
+    """Mask secrets and payloads, as the last step before an event is written."""
     return {name: redact_value(name, value) for name, value in event.items()}
+
+
+def frames(error: BaseException) -> list[str]:
+    """Return the place of each call that led to an error: file, line and function, without any values."""
+    return [f"{each.filename}:{each.lineno} {each.name}" for each in traceback.extract_tb(error.__traceback__)]

@@ -1,19 +1,18 @@
-"""Connections to PostgreSQL: named, bounded in time, and with errors told by their remedy.
+"""Connections to PostgreSQL: named, bounded in time, with errors translated by their remedy.
 
-Timeouts are set per transaction (`SET LOCAL` by `set_config`), never per session: a session behind PgBouncer in
-transaction mode is shared. Statements begin with a comment that names them (`-- relay.claim_lanes`), so that
-`pg_stat_activity` shows our words.
+Timeouts are set per transaction (`SET LOCAL` by `set_config`), never per session: behind PgBouncer in transaction mode
+sessions are shared. Statements begin with a comment that names them (`-- relay.claim_lanes`), so that
+`pg_stat_activity` shows our names.
 """
 
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeAlias
 
 import psycopg
 from psycopg import conninfo
 from psycopg.rows import tuple_row
-from psycopg_pool import ConnectionPool, PoolTimeout
 
 from ferryman.runtime import codes
 from ferryman.runtime.errors import FerrymanError, Misconfigured, Unreachable
@@ -21,6 +20,8 @@ from ferryman.runtime.redaction import redact
 from ferryman.runtime.settings import Database, Settings
 
 URL = "database_url"
+
+Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
 
 _BACKEND = """\
 -- postgres.backend
@@ -33,7 +34,13 @@ SELECT 1
 """
 
 _MOST_SAID = 300
-"""A value may stand there too: `invalid input syntax for type uuid: "..."`."""
+"""Characters of a server's message that are shown."""
+_DATA_EXCEPTION = "22"
+# A RAISE in one of our functions, such as the one that refuses an entry: those messages have no values.
+_RAISE, _SCHEMA = "exec_stmt_raise", " ferryman."
+_QUOTES = "\"'\u00ab\u00bb\u2018-\u201f\u2039\u203a\u300c\u300d"
+# Such messages have the value in quotes, behind a colon, or as a bare number, in the server's language.
+_VALUE = re.compile(rf"[{_QUOTES}].*[{_QUOTES}]|[:\uff1a].*|\d{{4,}}")
 
 _SET_TIMEOUTS = """\
 -- postgres.set_timeouts
@@ -41,6 +48,33 @@ SELECT set_config('statement_timeout', %(statement)s, true),
        set_config('lock_timeout', %(lock)s, true),
        set_config('idle_in_transaction_session_timeout', %(idle)s, true)
 """
+
+_READ_COMMITTED = """\
+-- postgres.read_committed
+SET TRANSACTION ISOLATION LEVEL READ COMMITTED
+"""
+
+
+def row(cursor: psycopg.Cursor[tuple[Any, ...]]) -> tuple[Any, ...]:
+    """Return the only row of a result that has one."""
+    found = cursor.fetchone()
+    assert found is not None
+    return found
+
+
+def value(cursor: psycopg.Cursor[tuple[Any, ...]]) -> Any:
+    """Return the first column of the only row."""
+    return row(cursor)[0]
+
+
+def milliseconds(seconds: float) -> str:
+    """Return the time as PostgreSQL's settings take it; at least 1 ms, because 0 would mean no limit."""
+    return f"{max(1, round(seconds * 1000))}ms"
+
+
+def read_committed(connection: Connection) -> None:
+    """Give each statement of the open transaction a snapshot of its own, whatever the role's default is."""
+    connection.execute(_READ_COMMITTED)
 
 
 def required_url(settings: Settings) -> str:
@@ -52,11 +86,11 @@ def required_url(settings: Settings) -> str:
 
 
 def parameters(url: str, database: Database, process: str) -> dict[str, Any]:
-    """libpq's parameters for one of our processes; the URL's own win over ours."""
+    """Return libpq's parameters for one of our processes; those in the URL win over ours."""
     try:
         given = conninfo.conninfo_to_dict(re.sub(r"^postgres(ql)?(\+\w+)?://", "postgresql://", url))
         if not re.fullmatch(r"[\d,]*", str(given.get("port", ""))):
-            raise psycopg.ProgrammingError(f"{given['port']} is not a port")
+            raise psycopg.ProgrammingError(f"{given['port']} is not a valid port")
     except psycopg.Error as error:
         raise Misconfigured(
             f"the database URL cannot be read: {redact(_one_line(error))}",
@@ -74,9 +108,11 @@ def parameters(url: str, database: Database, process: str) -> dict[str, Any]:
     return {**ours, **given}
 
 
-def connect(settings: Settings, process: str, *, autocommit: bool = False) -> psycopg.Connection[tuple[Any, ...]]:
-    """One connection, for the processes that hold one."""
+def connect(settings: Settings, process: str, *, autocommit: bool = False, writes: bool = False) -> Connection:
+    """Open one connection; with `writes`, only to a server that takes writes, unless the URL says otherwise."""
     wanted = parameters(required_url(settings), settings.database, process)
+    if writes:
+        wanted = {"target_session_attrs": "read-write", **wanted}
     try:
         connection = psycopg.connect(**wanted, autocommit=autocommit)
         suit_pooler(connection)
@@ -86,15 +122,15 @@ def connect(settings: Settings, process: str, *, autocommit: bool = False) -> ps
 
 
 def suit_pooler(connection: psycopg.Connection[Any]) -> None:
-    """Behind a pooler no statement is prepared: the next transaction may be in a session that does not know it."""
+    """Prepare no statements behind a pooler: the next transaction may be in a session that does not know them."""
     if behind_pooler(connection):
         connection.prepare_threshold = None
 
 
 def behind_pooler(connection: psycopg.Connection[Any]) -> bool:
-    """Whether sessions are shared: PgBouncer logs its clients in under numbers of its own, PostgreSQL under the true.
+    """Return True if sessions are shared: PgBouncer gives its clients process numbers of its own.
 
-    One round trip, on a connection without an open transaction, and it opens none.
+    This takes one round trip on a connection without an open transaction, and leaves none open.
     """
     autocommit, connection.autocommit = connection.autocommit, True
     row = connection.cursor(row_factory=tuple_row).execute(_BACKEND).fetchone()
@@ -103,51 +139,26 @@ def behind_pooler(connection: psycopg.Connection[Any]) -> bool:
 
 
 def answers(connection: psycopg.Connection[Any]) -> None:
-    """Raises the library's error where the server does not."""
+    """Ask the server for a sign of life; raise the library's error if it does not answer."""
     connection.execute(_ANSWERS)
-
-
-def closed_pool(settings: Settings, process: str) -> ConnectionPool[psycopg.Connection[tuple[Any, ...]]]:
-    """A pool that is not open yet: for who begins before the server answers."""
-    return ConnectionPool(
-        kwargs=parameters(required_url(settings), settings.database, process),
-        min_size=1,
-        max_size=settings.database.pool_max,
-        timeout=settings.database.connect_timeout_seconds,
-        name=process,
-        configure=suit_pooler,
-        open=False,
-    )
-
-
-@contextmanager
-def pool(settings: Settings, process: str) -> Iterator[ConnectionPool[psycopg.Connection[tuple[Any, ...]]]]:
-    """A pool that has proven it can connect, closed at the end."""
-    connections = closed_pool(settings, process)
-    connect(settings, process).close()
-    with connections:
-        yield connections
 
 
 @contextmanager
 def transaction(connection: psycopg.Connection[Any], database: Database) -> Iterator[psycopg.Cursor[tuple[Any, ...]]]:
-    """A transaction with our timeouts, and with the library's errors told by their remedy."""
+    """Open a transaction with our timeouts, and translate the library's errors."""
     limits = {
-        "statement": f"{round(database.statement_timeout_seconds * 1000)}ms",
-        "lock": f"{round(database.lock_timeout_seconds * 1000)}ms",
-        "idle": f"{round(database.idle_in_transaction_timeout_seconds * 1000)}ms",
+        "statement": milliseconds(database.statement_timeout_seconds),
+        "lock": milliseconds(database.lock_timeout_seconds),
+        "idle": milliseconds(database.idle_in_transaction_timeout_seconds),
     }
-    try:
-        with connection.transaction(), connection.cursor() as cursor:
-            cursor.execute(_SET_TIMEOUTS, limits)
-            yield cursor
-    except (psycopg.Error, PoolTimeout) as error:
-        raise translate(error) from error
+    with translated(), connection.transaction(), connection.cursor() as cursor:
+        cursor.execute(_SET_TIMEOUTS, limits)
+        yield cursor
 
 
 @contextmanager
 def translated() -> Iterator[None]:
-    """The library's errors inside it are ours."""
+    """Raise the library's errors as ours."""
     try:
         yield
     except psycopg.Error as error:
@@ -155,36 +166,35 @@ def translated() -> Iterator[None]:
 
 
 def translate(error: Exception) -> FerrymanError:
-    """The library's error as one of ours, decided by its SQLSTATE."""
-    if isinstance(error, PoolTimeout):
-        return Unreachable(
-            f"no connection to PostgreSQL within the time: {_one_line(error)}",
-            setting="database.pool_max",
-            remedy="start PostgreSQL, or raise the pool if all its connections are busy",
-        )
+    """Return one of our errors for the library's, decided by its SQLSTATE."""
     state = error.sqlstate if isinstance(error, psycopg.Error) else None
     words = said(error) if isinstance(error, psycopg.Error) else _one_line(error)
     return codes.sqlstate(state).error(f"PostgreSQL: {redact(words)}" + (f" ({state})" if state else ""))
 
 
 def said(error: psycopg.Error) -> str:
-    """What the server says, and of what: without its details and context, which quote rows and their values (N14)."""
+    """Return the server's message without its details and context, which quote rows, and without values (N14)."""
     told = error.diag
     if not told.message_primary:  # the library's own words
         return _one_line(error)
     words = " ".join(told.message_primary.split())
+    ours = told.source_function == _RAISE and _SCHEMA in (told.context or "").partition("\n")[0]
+    if (error.sqlstate or "").startswith(_DATA_EXCEPTION) and not ours:
+        words = _VALUE.sub("...", words)
     known = (("table", told.table_name), ("column", told.column_name), ("constraint", told.constraint_name))
     names = ", ".join(f"{what} {name}" for what, name in known if name and name not in words)
     return words[:_MOST_SAID] + (f" [{names}]" if names else "")
 
 
 def connection_error(error: psycopg.Error, wanted: dict[str, Any]) -> FerrymanError:
-    """Why a connection could not be made. libpq gives no SQLSTATE here, only the server's words."""
+    """Return why a connection could not be made. libpq gives no SQLSTATE here, only the server's words."""
     where = f"PostgreSQL at {address(wanted)}"
     words = redact(_one_line(error))
     for pattern, reason, remedy in _REFUSALS:
         if re.search(pattern, words):
             return Misconfigured(f"{where} {reason}: {words}", setting=URL, remedy=remedy)
+    if "session is read-only" in words:
+        return codes.sqlstate(psycopg.errors.ReadOnlySqlTransaction.sqlstate).error(f"{where} takes no writes: {words}")
     return Unreachable(
         f"{where} does not answer: {words}", setting=URL, remedy="start PostgreSQL, or correct the host and port"
     )
@@ -195,16 +205,16 @@ _REFUSALS = (
      "refuses the login", "correct the user or the password"),
     ("no pg_hba.conf entry", "refuses this host, user or database", "allow it in pg_hba.conf, or use TLS"),
     ("database .* does not exist|no such database", "has no such database", "create it, or correct the name"),
-    ("unsupported startup parameter", "is behind a pooler that does not pass on all that the URL asks for",
-     "take it out of the URL: the session it would be set in is shared"),
+    ("unsupported startup parameter", "is behind a pooler that does not pass on a parameter of the URL",
+     "take the parameter out of the URL: its session is shared"),
     ("could not translate host name|Name or service not known|failed to resolve",
      "cannot be found", "correct the host name"),
-    ("certificate|SSL|sslmode", "and we do not agree on TLS", "correct sslmode and sslrootcert in the URL"),
+    ("certificate|SSL|sslmode", "and this client do not agree on TLS", "correct sslmode and sslrootcert in the URL"),
 )  # fmt: skip
 
 
 def address(wanted: dict[str, Any]) -> str:
-    """host:port/database as user, for messages: no password."""
+    """Return host:port/database for messages, without the password."""
     host = wanted.get("host") or wanted.get("hostaddr") or "localhost"
     name = wanted.get("dbname") or wanted.get("user") or "postgres"
     return f"{host}:{wanted.get('port') or 5432}/{name}"

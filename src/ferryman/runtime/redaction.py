@@ -1,4 +1,4 @@
-"""What must never be shown: one place decides which names are secret and masks passwords inside text."""
+"""Redaction: one place decides which names are secret, and masks passwords inside text."""
 
 import re
 from collections.abc import Mapping
@@ -11,17 +11,18 @@ _SECRET_NAME = re.compile(
     r"|(^|[._])key[._]?pem$|jaas|sasl[._]oauthbearer[._]config|^payload$|^body$",
     re.IGNORECASE,
 )
-# What is looked through may come from anyone, and be long: each pattern looks at a character a bounded number of times.
-# So none begins with something that may be long itself, but with the word that it looks for.
-_USERINFO = re.compile(r"(?P<user>://[^\s:/?#@]*):[^\s/?#]+@")
-# A run, and the next one too: where it ends with a name, or where a line break parted them and that is no header.
+# The text may come from anyone and be long: each pattern looks at a character a bounded number of times. So none begins
+# with a part that may be long itself, but with the word that it looks for.
+# `://user:password@host` is left as it is: our own remedies show it as the form of a URL.
+_USERINFO = re.compile(r"(?P<user>://[^\s:/?#@]*):(?!(?<=://user:)password@host[:/])[^\s/?#]+@")
+# A word, and the next one too if the first ends with a name, or if a line break parts them and that is not a header.
 _RUN = r"\S+(?:(?:(?<=bearer)|(?<=basic)|(?<=:))\s+\S+|\r?\n[ \t]*(?![\w-]+:(?:\s|$))\S+)*"
 _ASSIGNED = re.compile(
     r"(?P<name>(?:passw(?:or)?d|passphrase|secret|token|api[._-]?key)\b[\"']?\s*[=:]\s*)"
     rf"(?:'[^']*'|\"[^\"]*\"|(?:Bearer|Basic)\s+{_RUN}|[^\s&,;]+)",
     re.IGNORECASE,
 )
-# In quotes all up to the closing one.
+# Inside quotes, everything up to the closing quote.
 _AUTHORIZED = re.compile(
     r"(?P<quoted>'(?:Bearer|Basic)\s)[^']+(?=')|(?P<double>\"(?:Bearer|Basic)\s)[^\"]+(?=\")"
     rf"|(?P<bare>\b(?:Bearer\s|Basic\s(?=\s*\S{{6}}))\s*){_RUN}",
@@ -30,24 +31,20 @@ _AUTHORIZED = re.compile(
 
 
 def is_secret(name: str) -> bool:
-    """Whether a value under this name must be masked."""
+    """Return True if a value with this name must be masked."""
     return bool(_SECRET_NAME.search(name))
 
 
 def redact(text: str) -> str:
-    """The text with passwords in URLs, `password=...` and authorization headers masked; in time that grows with its
-    length alone.
-    """
+    """Mask passwords in URLs, `password=...` and authorization headers. The time grows with the length alone."""
     text = _USERINFO.sub(rf"\g<user>:{MASK}@", text)
     text = _ASSIGNED.sub(rf"\g<name>{MASK}", text)
     return _AUTHORIZED.sub(lambda found: f"{found[1] or found[2] or found[3]}{MASK}", text)
 
 
 def redact_value(name: str, value: Any) -> Any:
-    """A value fit to be shown under its name, through nested mappings and sequences."""
-    if value is None or isinstance(value, bool | int | float):
-        return MASK if value is not None and is_secret(name) else value
-    if is_secret(name):
+    """Mask a value by its name, through nested mappings and sequences."""
+    if value is not None and is_secret(name):
         return MASK
     if isinstance(value, Mapping):
         return {key: redact_value(str(key), inner) for key, inner in value.items()}

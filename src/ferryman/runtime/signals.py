@@ -1,9 +1,9 @@
-"""Signals that ask a process to end, heard by a thread that does nothing else.
+"""Signals that ask a process to end, read by a thread that does nothing else.
 
-A handler of Python's runs in the main thread, once that goes on. Linux may give a signal to another thread, and then a
-main thread that waits for a lock is not woken: the signal is lost (seen, after hours of running). And a handler must
-not touch what its own thread may hold, such as the lock in an Event. But the interpreter writes each signal's number
-into a pipe, at once and whichever thread it came to.
+Python runs signal handlers in the main thread, when that continues. Linux may deliver a signal to another thread, and
+then a main thread that waits for a lock is not woken: the signal is lost (seen after hours of running). Also, a handler
+must not touch a lock that its own thread may hold, such as that of an Event. But the interpreter writes the number of
+each signal into a pipe, at once and whichever thread received it.
 """
 
 import os
@@ -19,7 +19,7 @@ _NO_MORE = b"\0"
 
 @contextmanager
 def heard(told: Callable[[], None]) -> Iterator[None]:
-    """Calls that for each signal that asks to end, in a thread of its own. For the main thread to say."""
+    """Call `told` for each signal that asks to end, in a thread of its own. Only the main thread may use this."""
     hearing, saying = os.pipe()
     os.set_blocking(saying, False)
     listener = threading.Thread(target=_listen, args=(hearing, told), name="signals", daemon=True)
@@ -46,4 +46,4 @@ def _listen(hearing: int, told: Callable[[], None]) -> None:
 
 
 def _nothing(_number: int, _frame: object) -> None:
-    """A signal with a handler is one that is written into the pipe."""
+    """Do nothing: only signals that have a handler are written into the pipe."""

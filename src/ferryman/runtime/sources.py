@@ -1,35 +1,35 @@
-"""Where settings come from: `ferryman.toml`, then the environment above it. Every unknown name is refused."""
+"""The sources of settings: `ferryman.toml`, then the environment, which wins. Every unknown name is refused."""
 
 import difflib
 import json
 import re
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, SecretStr, ValidationError
+from pydantic import SecretStr, ValidationError
 
 from ferryman.runtime import librdkafka
-from ferryman.runtime.describing import describe, section_of, table_of
 from ferryman.runtime.errors import ENV_NESTING, ENV_PREFIX, Misconfigured, env_name
-from ferryman.runtime.settings import Kafka, Settings
+from ferryman.runtime.setting import NAMED, describe, leaves
+from ferryman.runtime.settings import Settings
 
 CONFIG_VARIABLE = "FERRYMAN_CONFIG"
 URL_VARIABLE = "DATABASE_URL"
-"""Honoured below our own name of it."""
+"""Honoured where FERRYMAN_DATABASE_URL is not set."""
 DEFAULT_FILE = Path("ferryman.toml")
 _FILE_SUFFIX = "_FILE"
 
-# Kubernetes tells every pod about a Service called "ferryman..." in names that look like ours.
+# Kubernetes describes a Service called "ferryman..." to every pod, in variables that look like ours.
 _FROM_KUBERNETES = re.compile(
     r"FERRYMAN(_[A-Z0-9_]+)?_(SERVICE_HOST=|SERVICE_PORT(_[A-Z0-9_]+)?=\d|PORT=\w+://|PORT_\d+_(TCP|UDP|SCTP)(_|=))"
 )
 
 
 class BadSettings(Misconfigured):
-    """One or more settings are wrong; the message is the first, `problems` has them all."""
+    """One or more wrong settings: the message is the first problem, `problems` has them all."""
 
     def __init__(self, problems: list[Misconfigured]) -> None:
         first = problems[0]
@@ -40,37 +40,40 @@ class BadSettings(Misconfigured):
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """The settings and, for each that was given, where."""
+    """The settings and, for each that was given, the file or the variable that it came from."""
 
     settings: Settings
     origins: Mapping[str, str]
 
 
-def load(environ: Mapping[str, str], file: Path | None = None) -> Loaded:
-    """Reads the file (named, or `ferryman.toml` where it exists) and the environment, and parses them once."""
-    named = file or (Path(environ[CONFIG_VARIABLE]) if environ.get(CONFIG_VARIABLE) else None)
-    path = named or DEFAULT_FILE
+def load(environ: Mapping[str, str], file: Path | None = None, model: type[Settings] = Settings) -> Loaded:
+    """Read the settings file and the environment, and parse them once."""
+    from_file, path = read_file(environ, file)
     problems: list[Misconfigured] = []
-    from_file = read_toml(path) if named or path.exists() else {}
-    origins = {name: str(path) for name in _names(from_file)}
+    origins = {name: str(path) for name, _ in leaves(from_file)}
     values = from_file
-    for variable, parts, value in read_environment(environ, problems):
+    for variable, parts, value in read_environment(environ, model, problems):
         _put(values, parts, value)
         origins[".".join(parts)] = variable
     settings = None
     try:
-        settings = Settings.model_validate(values)
+        settings = model.model_validate(values)
         problems += librdkafka.check(settings.kafka)
     except ValidationError as error:
-        problems += _translated(error, origins)
+        problems += _translated(error, origins, model)
     if problems or settings is None:
         raise BadSettings(problems)
     return Loaded(settings, origins)
 
 
-def read_toml(path: Path) -> dict[str, Any]:
+def read_file(environ: Mapping[str, str], file: Path | None = None) -> tuple[dict[str, Any], Path]:
+    """Return what the settings file says, and its path: `file`, $FERRYMAN_CONFIG, or `ferryman.toml` if it exists."""
+    named = file or (Path(environ[CONFIG_VARIABLE]) if environ.get(CONFIG_VARIABLE) else None)
+    path = named or DEFAULT_FILE
+    if not named and not path.exists():
+        return {}, path
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8")), path
     except OSError as error:
         raise Misconfigured(
             f"cannot read the settings file {path}: {error.strerror}",
@@ -81,61 +84,54 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def read_environment(
-    environ: Mapping[str, str], problems: list[Misconfigured]
+    environ: Mapping[str, str], model: type[Settings], problems: list[Misconfigured]
 ) -> Iterator[tuple[str, tuple[str, ...], Any]]:
-    """(variable, path, value) of every FERRYMAN_* name; what is wrong with one goes to `problems`."""
+    """Yield (variable, path, value) of every FERRYMAN_* name; append wrong ones to `problems`."""
+    known = [described.name for described in describe(model)]
     if environ.get(URL_VARIABLE) and not {"FERRYMAN_DATABASE_URL", "FERRYMAN_DATABASE_URL_FILE"} & environ.keys():
         yield URL_VARIABLE, ("database_url",), environ[URL_VARIABLE]
     for variable in sorted(environ):
         if not variable.startswith(ENV_PREFIX) or variable == CONFIG_VARIABLE:
             continue
         try:
-            if found := _resolve(variable, environ):
+            if found := _resolve(variable, environ, known):
                 yield variable, *found
         except Misconfigured as error:
             problems.append(error)
 
 
-def _resolve(variable: str, environ: Mapping[str, str]) -> tuple[tuple[str, ...], Any] | None:
-    """The path and value a variable stands for; None for one that is not meant for us."""
-    if parts := _path(variable):
+def _resolve(variable: str, environ: Mapping[str, str], known: Sequence[str]) -> tuple[tuple[str, ...], Any] | None:
+    """Return the path and the value of a variable, or None for one that is not meant for us."""
+    if parts := _path(variable, known):
         return parts, _decoded(environ[variable], parts, variable)
     base = variable.removesuffix(_FILE_SUFFIX)
-    if base != variable and (parts := _path(base)):
+    if base != variable and (parts := _path(base, known)):
         if base in environ:
             raise Misconfigured(f"both {base} and {variable} are set", remedy="keep one of them")
         return parts, _decoded(_secret_file(environ[variable], variable), parts, variable)
     if _FROM_KUBERNETES.match(f"{variable}={environ[variable]}"):
         return None
-    known = [env_name(described.name) for described in describe()]
-    known += [env_name(f"kafka.{name}") for name in librdkafka.names()]
-    raise Misconfigured(f"unknown environment name {variable}", remedy=_suggestion(variable, known))
+    names = map(env_name, [*known, *(f"kafka.{name}" for name in librdkafka.names())])
+    raise Misconfigured(f"unknown environment name {variable}", remedy=_suggestion(variable, names))
 
 
-def _path(variable: str) -> tuple[str, ...] | None:
-    """The path of settings behind a variable's name, None when there is none."""
+def _path(variable: str, known: Sequence[str]) -> tuple[str, ...] | None:
+    """Return the path of the setting or the table that a variable names, or None if there is neither."""
     parts = tuple(variable.removeprefix(ENV_PREFIX).lower().split(ENV_NESTING))
-    model: type[BaseModel] = Settings
-    depths = iter(enumerate(parts))
-    for depth, part in depths:
-        last = depth == len(parts) - 1
-        field = model.model_fields.get(part)
-        if field and (named := table_of(field)) and not last:
-            next(depths)  # a name of the user's own
-            model = named
-            continue
-        if model is Kafka and field is None:
-            name = librdkafka.spelled(part) if last else None
-            return (*parts[:depth], name) if name else None
-        inner = section_of(field) if field else None
-        if field is None or (inner is None) != last:
-            return None
-        model = inner or model
-    return parts
+    for name in known:
+        wanted = name.split(".")
+        table = NAMED in wanted[len(parts) - 1 : len(parts) + 1]  # the whole of it, or one of its sections
+        if (table or len(wanted) == len(parts)) and all(
+            each in (part, NAMED) for each, part in zip(wanted, parts, strict=False)
+        ):
+            return parts
+    if parts[0] == "kafka" and len(parts) == 2 and (found := librdkafka.spelled(parts[1])):
+        return "kafka", found
+    return None
 
 
 def _decoded(text: str, parts: tuple[str, ...], variable: str) -> Any:
-    """Lists and tables are written as JSON; everything else is parsed by its field."""
+    """Parse a list or a table, which is written as JSON; every other value is parsed by its field."""
     if "." in parts[-1] or not text.startswith(("[", "{")):
         return text
     try:
@@ -155,22 +151,14 @@ def _secret_file(name: str, variable: str) -> str:
 def _put(values: dict[str, Any], parts: tuple[str, ...], value: Any) -> None:
     for part in parts[:-1]:
         inner = values.setdefault(part, {})
-        if not isinstance(inner, dict):  # the file has a plain value where a section belongs: the parser will say so
+        if not isinstance(inner, dict):  # the file has a plain value in place of a section: the parser will say so
             return
         values = inner
     values[parts[-1]] = value
 
 
-def _names(values: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            yield from _names(value, f"{prefix}{name}.")
-        else:
-            yield prefix + name
-
-
-def _translated(error: ValidationError, origins: Mapping[str, str]) -> Iterator[Misconfigured]:
-    known = [described.name for described in describe()]
+def _translated(error: ValidationError, origins: Mapping[str, str], model: type[Settings]) -> Iterator[Misconfigured]:
+    known = [described.name for described in describe(model)]
     for problem in error.errors(include_url=False, include_input=False):
         name = ".".join(str(part) for part in problem["loc"])
         where = f" (from {origins[name]})" if name in origins else ""
@@ -186,5 +174,5 @@ def _suggestion(name: str, known: Iterable[str]) -> str:
 
 
 def plain(value: Any) -> Any:
-    """A setting's value as JSON would have it, with secrets unwrapped: for redaction, never for printing."""
+    """Return a setting's value with secrets unwrapped: for redaction, never for printing."""
     return value.get_secret_value() if isinstance(value, SecretStr) else value

@@ -1,4 +1,4 @@
-"""Times as people read them."""
+"""Times in a form for people."""
 
 from datetime import datetime
 
@@ -6,7 +6,7 @@ _UNITS = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
 
 
 def span(seconds: float) -> str:
-    """A time in the two largest units that fit it."""
+    """Return a duration in the two largest units that fit it."""
     whole = max(0, round(seconds))
     parts: list[str] = []
     for unit, size in _UNITS:

@@ -1,4 +1,4 @@
-"""The installed version, from the package's own metadata: pyproject.toml is where it is written."""
+"""The installed version, from the metadata of the package; it is set in pyproject.toml."""
 
 from importlib.metadata import version
 

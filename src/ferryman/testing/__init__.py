@@ -1,21 +1,22 @@
-"""What tests are written with: `prove`, and real servers for tests, demos and benches.
+"""The testing kit: `prove`, real servers, and servers that fail on demand.
 
-`prove` tries a consumer's handlers at every point where a process can die. It loads on first use, so that the pytest
-plugin costs milliseconds.
+`prove` runs a consumer's handlers with a crash at every point where a process can die. It loads on first use, so that
+the pytest plugin costs milliseconds.
 
-Servers are found or started, and can be stopped, killed and paused. Each climbs a ladder: a URL that was given, Docker
-when an engine answers, what this machine has, what a wheel brings; and says which rung it took and why the ones above
-were not to be had.
+A server is looked for in this order: a given URL, Docker, this machine's own programs, Python wheels. It is said which
+one was taken, and why the ones before it were not. Servers of our own can be stopped, killed, paused and restarted.
+
+`proxy`, `receiver` and `mail` are the fault kit: a TCP proxy, an HTTP server and an SMTP server that misbehave as told.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ferryman.testing.proving.api import prove
-    from ferryman.testing.proving.verdict import NotProven
+    from ferryman.testing.proving.proof import NotProven
+    from ferryman.testing.proving.prove import prove
 
-_HOMES = {"NotProven": "ferryman.testing.proving.verdict", "prove": "ferryman.testing.proving.api"}
+_HOMES = {"NotProven": "ferryman.testing.proving.proof", "prove": "ferryman.testing.proving.prove"}
 
 __all__ = ["NotProven", "prove"]
 

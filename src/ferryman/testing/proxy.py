@@ -1,4 +1,4 @@
-"""A TCP proxy that breaks what passes through it: faults on the wire, between any client and any server.
+"""A TCP proxy with faults: delays, slow wires, black holes, resets and cuts between any client and any server.
 
 with FaultProxy("127.0.0.1:5432") as proxy:
     ...                                      # connect to proxy.address
@@ -19,44 +19,45 @@ from math import inf
 from typing import Any, Literal, Self
 
 _CHUNK = 65536
-_MOST_CHUNKS = 1024  # under way, each way of each connection: then the sender has to wait
-_PIECE_SECONDS = 0.01  # a slow wire delivers so often, in pieces as small as that makes them
-_BURST_SECONDS = 0.02  # what our own late waking up may catch up
+_MOST_CHUNKS = 1024  # in transit in each direction of a connection; then the sender has to wait
+_PIECE_SECONDS = 0.01  # a slow wire delivers a piece in this interval
+_BURST_SECONDS = 0.02  # the delay of our own event loop that a slow wire may catch up
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)  # SO_LINGER: close with RST, drop what was not sent
 
 Direction = Literal["to_server", "to_client"]
-Chunks = asyncio.Queue[tuple[float, bytes | OSError]]  # when it was sent; b"" is the sender's end, an error its reset
+Chunks = asyncio.Queue[tuple[float, bytes | OSError]]  # with the time of sending; b"" is the end, an error is a reset
 
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """What is wrong with the wire at this moment; assign another to `FaultProxy.faults` at any time."""
+    """The present faults of the wire; assign others to `FaultProxy.faults` at any time."""
 
     latency_seconds: float = 0.0  # each way
     bytes_per_second: float = inf  # each way, of each connection
-    black_hole: bool = False  # what is sent arrives nowhere, until the wire heals
-    slow_close_seconds: float = 0.0  # the other side learns so late that one side closed
-    cut_after_bytes: int | None = None  # so many pass each connection from now on, and the next one resets it
-    cut_direction: Direction | None = None  # which way is counted; both together when None
+    black_hole: bool = False  # nothing arrives until the wire heals
+    slow_close_seconds: float = 0.0  # the delay until the other side sees that one side closed
+    cut_after_bytes: int | None = None  # so many bytes pass each connection from now on; the next one resets it
+    cut_direction: Direction | None = None  # the direction that is counted; None counts both together
 
     def __post_init__(self) -> None:
         if self.bytes_per_second <= 0:
-            raise ValueError("bytes_per_second is above 0: a wire that passes nothing is a black_hole")
+            raise ValueError("bytes_per_second must be above 0; use black_hole for a wire that passes nothing")
 
 
 class _Wire:
-    """The faults of now, and the wait for others; they may be set from any thread."""
+    """The present faults, and the wait until they change. Any thread may change them."""
 
     def __init__(self) -> None:
         self.faults = Faults()
         self._others = asyncio.Event()
 
     def changed(self) -> None:
+        """Wake everybody who waits for other faults."""
         self._others.set()
         self._others = asyncio.Event()
 
     async def clear(self, due: Callable[[Faults], float] = lambda _: 0) -> Faults:
-        """The faults of now, once they are no black hole and what is due with them is due."""
+        """Wait until the wire is not a black hole and `due` has passed, and return its faults then."""
         now = asyncio.get_running_loop().time
         while (wait := inf if (faults := self.faults).black_hole else due(faults) - now()) > 0:
             with suppress(TimeoutError):
@@ -66,7 +67,7 @@ class _Wire:
 
 
 class _Connection:
-    """One client's connection and its counterpart to the server."""
+    """A client's connection and its counterpart to the server."""
 
     def __init__(self, wire: _Wire, client: socket.socket) -> None:
         self._wire = wire
@@ -78,6 +79,7 @@ class _Connection:
         self._passed_under = wire.faults
 
     async def carry(self, target: str) -> None:
+        """Connect to the target, and pass everything on until both sides have ended."""
         host, _, port = target.rpartition(":")
         try:
             self._ends.append(socket.socket())
@@ -95,17 +97,17 @@ class _Connection:
                 tasks.create_task(self._deliver(back, client, "to_client"))
             self._ended = True
         except* OSError:
-            pass  # one side was reset, or does not take any more, or this was the cut: `close` tells both
+            pass  # a side was reset or takes no more, or this was the cut: `close` resets both
 
     def close(self, _: object) -> None:
-        """In order when both sides have ended and have what the other sent; with a reset otherwise."""
+        """Close both sides: in order if both have ended and received everything, otherwise with a reset."""
         for end in self._ends:
             if not self._ended:
                 end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
             end.close()
 
     async def _receive(self, source: socket.socket, chunks: Chunks) -> None:
-        """Reads as fast as the source sends, so that latency does not eat bandwidth."""
+        """Read as fast as the source sends, so that latency costs no bandwidth."""
         data: bytes | OSError = b"?"
         while isinstance(data, bytes) and data:
             try:
@@ -113,16 +115,16 @@ class _Connection:
             except OSError as reset:
                 data = reset
             await chunks.put((self._loop.time(), data))
-            await asyncio.sleep(0)  # a socket that always has more would let nobody else have a turn
+            await asyncio.sleep(0)  # a socket that always has more data must not starve the others
 
     async def _deliver(self, chunks: Chunks, sink: socket.socket, way: Direction) -> None:
-        """Returns once the source's end is delivered; raises when the connection is to be reset."""
+        """Deliver everything up to the source's end. Raise an error if the connection is to be reset."""
         while data := await self._next(chunks):
             await self._pass_on(memoryview(data), sink, way)
         sink.shutdown(socket.SHUT_WR)
 
     async def _next(self, chunks: Chunks) -> bytes:
-        """What was sent next, when it is due."""
+        """Return the next data when it is due."""
         sent_at, data = await chunks.get()
         last = not data or isinstance(data, OSError)
         await self._wire.clear(lambda faults: sent_at + faults.latency_seconds + last * faults.slow_close_seconds)
@@ -145,7 +147,7 @@ class _Connection:
             data = data[size:]
 
     def _room(self, faults: Faults, way: Direction) -> int:
-        """How many bytes may still pass before the cut."""
+        """Return how many bytes may still pass before the cut."""
         if faults is not self._passed_under:
             self._passed_under, self._passed = faults, dict.fromkeys(self._passed, 0)
         if faults.cut_after_bytes is None or faults.cut_direction not in (None, way):
@@ -154,28 +156,29 @@ class _Connection:
 
 
 async def _arrived(sink: socket.socket) -> None:
-    """Waits until the other side's machine has all that was sent: a reset would drop the rest."""
+    """Wait until the other side's machine has received everything: a reset would drop the rest."""
     while any(fcntl.ioctl(sink, termios.TIOCOUTQ, bytes(4))):
         await asyncio.sleep(0.001)
 
 
 class FaultProxy:
-    """Listens on loopback and passes everything on to `target`, as `faults` allows; any thread may call it."""
+    """A proxy on loopback that passes everything on to `target`, as `faults` allow. Any thread may call it."""
 
     def __init__(self, target: str = "", port: int = 0) -> None:
-        self.target = target  # may be named later, until somebody connects
+        self.target = target  # may be assigned later, before somebody connects
         self.port = port
         self._wire = _Wire()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._listening = False
         self._connections: set[asyncio.Task[None]] = set()
 
     @property
     def address(self) -> str:
+        """The host and port to connect to."""
         return f"127.0.0.1:{self.port}"
 
     @property
     def faults(self) -> Faults:
+        """The present faults."""
         return self._wire.faults
 
     @faults.setter
@@ -185,6 +188,7 @@ class FaultProxy:
             loop.call_soon_threadsafe(self._wire.changed)
 
     def heal(self) -> None:
+        """End all faults."""
         self.faults = Faults()
 
     def __enter__(self) -> Self:
@@ -205,23 +209,23 @@ class FaultProxy:
         self._socket.close()
 
     def down(self) -> None:
-        """Nobody listens any more, and every connection is reset."""
+        """Stop listening, and reset every connection."""
         self._call(self._close)
 
     def up(self) -> None:
-        """Listens, on the same port as before."""
+        """Listen again on the same port."""
         self._call(self._listen)
 
     def reset(self) -> None:
-        """Every connection is reset now; new ones are welcome."""
+        """Reset every connection; new ones are accepted."""
         self._call(self._reset)
 
     def _call(self, action: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        assert self._loop is not None, "this works inside `with FaultProxy(...)`"
+        assert self._loop is not None, "call this inside `with FaultProxy(...)`"
         asyncio.run_coroutine_threadsafe(action(), self._loop).result(timeout=10)
 
     def _bound(self) -> socket.socket:
-        """The port stays ours also while nobody listens on it."""
+        """Bind the port, which stays ours even while nobody listens on it."""
         bound = socket.socket()
         bound.setblocking(False)
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -230,17 +234,13 @@ class FaultProxy:
         return bound
 
     async def _listen(self) -> None:
-        if not self._listening:
-            self._socket.listen(512)
-            asyncio.get_running_loop().add_reader(self._socket, self._accept)
-            self._listening = True
+        self._socket.listen(512)
+        asyncio.get_running_loop().add_reader(self._socket, self._accept)
 
     async def _close(self) -> None:
-        if self._listening:
-            asyncio.get_running_loop().remove_reader(self._socket)
+        if asyncio.get_running_loop().remove_reader(self._socket):
             self._socket.close()
             self._socket = self._bound()
-            self._listening = False
         await self._reset()
 
     async def _reset(self) -> None:
@@ -251,7 +251,7 @@ class FaultProxy:
     def _accept(self) -> None:
         try:
             client, _ = self._socket.accept()
-        except OSError:  # it has gone again, or no file descriptor is left for it now
+        except OSError:  # the client has gone, or no file descriptor is free
             return
         connection = _Connection(self._wire, client)
         task = asyncio.get_running_loop().create_task(connection.carry(self.target))

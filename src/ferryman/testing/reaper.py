@@ -1,6 +1,6 @@
-"""Ends what a process started, even when that process is killed -9: a child that waits for the pipe to close.
+"""End what a process started, even if that process is killed with SIGKILL: a child waits for its pipe to close.
 
-As a module it is the parent's side; as a script (run by `_start`) it is the child.
+As a module this is the parent's side; as a script, run by `_start`, it is the child.
 """
 
 import atexit
@@ -10,66 +10,72 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 
 import psutil
 
 _PATIENCE_SECONDS = 10
+_ENDED: str = psutil.STATUS_ZOMBIE
 
 _lock = threading.Lock()
 _child: "subprocess.Popen[bytes] | None" = None
 
 
 def watch_group(pid: int) -> None:
-    """The process group `pid` dies with us, and so does whoever descends from it."""
+    """Kill this process group and its descendants when this process ends."""
     _tell(f"group {pid}")
 
 
 def forget_group(pid: int) -> None:
-    """The group has ended: its number may soon be somebody else's."""
+    """Forget a group that has ended: another one may soon get its id."""
     _tell(f"forget {pid}")
 
 
 def watch_folder(path: str) -> None:
-    """The folder is removed with us."""
+    """Remove the folder when this process ends."""
     _tell(f"folder {path}")
 
 
 def family(leader: int) -> set[psutil.Process]:
-    """A process, its group (also when it has itself gone) and all who descend from them.
+    """Return a process, its group (even if the process itself has ended) and all their descendants.
 
-    PostgreSQL's backends lead groups of their own, so the group alone would not do.
+    The group alone is not enough: PostgreSQL's backends lead groups of their own.
     """
     group = {process for process in psutil.process_iter() if leader in (process.pid, _group(process))}
-    return group.union(*(_descendants(process) for process in group))
+    found = set(group)
+    for process in group:
+        with suppress(psutil.Error):
+            found.update(process.children(recursive=True))
+    return found
 
 
 def pause_family(leader: int) -> set[psutil.Process]:
-    """Stops them until there is nobody left to stop: who still runs may start others. Returns when all stand still."""
+    """Stop the family until nobody is left to stop, since a running process may start others. Return the family."""
     paused: set[psutil.Process] = set()
     while found := family(leader) - paused:
         for process in found:
             with suppress(psutil.Error):
                 process.suspend()
-        _await(_still, found)
+        _await(found, _ENDED, psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
         paused |= found
     return paused
 
 
 def resume_family(leader: int) -> None:
+    """Let a stopped family continue."""
     for process in family(leader):
         with suppress(psutil.Error):
             process.resume()
 
 
 def kill_family(leader: int, known: Iterable[psutil.Process] = ()) -> None:
-    """kill -9 of all of them, and of those who are known from when the leader lived; returns when they have gone."""
+    """Kill the family, and processes known from when the leader lived. Return when all have ended."""
     killed = pause_family(leader).union(known)
     for process in killed:
         with suppress(psutil.Error):
             process.kill()
-    _await(_gone, killed)
+    _await(killed, _ENDED)
 
 
 def _group(process: psutil.Process) -> int | None:
@@ -79,32 +85,18 @@ def _group(process: psutil.Process) -> int | None:
         return None
 
 
-def _descendants(process: psutil.Process) -> set[psutil.Process]:
-    try:
-        return set(process.children(recursive=True))
-    except psutil.Error:
-        return set()
-
-
-def _await(state: Callable[[psutil.Process], bool], processes: Iterable[psutil.Process]) -> None:
+def _await(processes: Iterable[psutil.Process], *states: str) -> None:
     deadline = time.monotonic() + _PATIENCE_SECONDS
-    while not all(map(state, processes)) and time.monotonic() < deadline:
+    while not all(_state(each) in states for each in processes) and time.monotonic() < deadline:
         time.sleep(0.002)
 
 
-def _gone(process: psutil.Process) -> bool:
-    """A zombie counts as gone: its parent has yet to ask for it, and it is not always us."""
+def _state(process: psutil.Process) -> str:
+    """Return the state of a process. A zombie has ended: its parent, which may not be us, has yet to reap it."""
     try:
-        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+        return str(process.status()) if process.is_running() else _ENDED
     except psutil.Error:
-        return True
-
-
-def _still(process: psutil.Process) -> bool:
-    try:
-        return _gone(process) or process.status() in {psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP}
-    except psutil.Error:
-        return True
+        return _ENDED
 
 
 def _tell(line: str) -> None:
@@ -126,7 +118,7 @@ def _start() -> "subprocess.Popen[bytes]":
 
 @atexit.register
 def _end() -> None:
-    """An orderly exit waits until everything is gone."""
+    """Wait at an orderly exit until everything has ended."""
     global _child
     child, _child = _child, None
     if child is not None:
@@ -135,7 +127,7 @@ def _end() -> None:
 
 
 def _forked() -> None:
-    """A fork gets a reaper of its own: in its hands, our pipe would outlive us."""
+    """Give a fork a reaper of its own: it would keep our pipe open after our end."""
     global _child, _lock
     _lock = threading.Lock()
     child, _child = _child, None

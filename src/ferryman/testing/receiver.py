@@ -1,4 +1,4 @@
-"""An HTTP server as a part: it keeps every request, and answers as it is told to."""
+"""An HTTP server for tests: it keeps every request, and answers as it is told."""
 
 import socket
 import sys
@@ -11,8 +11,8 @@ from typing import Any, Self
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
-    """What a client asked; the names of its headers are in lower case."""
+class ReceivedRequest:
+    """A request of a client. The names of its headers are in lower case."""
 
     method: str
     path: str
@@ -22,7 +22,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What it gets for it."""
+    """The answer to a request."""
 
     status: int = 200
     body: bytes = b""
@@ -30,19 +30,20 @@ class Answer:
 
 
 class Receiver:
-    """`answer` decides on each request; it may also raise, and the connection then closes without an answer.
+    """An HTTP server whose answer to each request is decided by `answer`.
 
-    Connections are kept open between requests, and closed with the receiver.
+    `answer` may wait, which delays no other connection. If it raises, the connection closes without an answer.
+    Connections stay open between requests, until the receiver ends.
     """
 
-    def __init__(self, answer: Callable[[Request], Answer] = lambda _: Answer()) -> None:
+    def __init__(self, answer: Callable[[ReceivedRequest], Answer] = lambda _: Answer()) -> None:
         self.answer = answer
-        self.requests: list[Request] = []
+        self.requests: list[ReceivedRequest] = []
         receiver = self
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
-            disable_nagle_algorithm = True  # headers and body go separately: the body would wait 40 ms for an ACK
+            disable_nagle_algorithm = True  # headers and body are sent separately: the body would wait 40 ms
 
             def handle_any(self) -> None:
                 receiver._handle(self)
@@ -50,13 +51,14 @@ class Receiver:
             do_GET = do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = handle_any
 
             def log_message(self, format: str, *args: Any) -> None:
-                """The requests are kept; nobody reads a log of them."""
+                """Log nothing: the requests are kept."""
 
-        self._server = _Server(("127.0.0.1", 0), Handler)
+        self._server = _ReceiverServer(("127.0.0.1", 0), Handler)
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), name="receiver", daemon=True)
 
     @property
     def url(self) -> str:
+        """The URL without a path."""
         return f"http://127.0.0.1:{self._server.server_port}"
 
     def __enter__(self) -> Self:
@@ -70,11 +72,11 @@ class Receiver:
 
     def _handle(self, handler: BaseHTTPRequestHandler) -> None:
         headers = {name.lower(): value for name, value in handler.headers.items()}
-        request = Request(handler.command, handler.path, headers, _body(handler))
+        request = ReceivedRequest(handler.command, handler.path, headers, _body(handler))
         self.requests.append(request)
         try:
             answer = self.answer(request)
-        except Exception:  # the test's way to say: the server died here
+        except Exception:  # this is how a test says that the server dies here
             handler.close_connection = True
             return
         handler.send_response(answer.status)
@@ -85,11 +87,11 @@ class Receiver:
             handler.wfile.write(answer.body)
 
 
-class _Server(ThreadingHTTPServer):
-    """A thread for each connection; closing it closes them all."""
+class _ReceiverServer(ThreadingHTTPServer):
+    """A server with a thread for each connection. When it closes, it closes them all."""
 
-    request_queue_size = 128  # a burst beyond it would come again only after a second
-    daemon_threads = True  # an answer that waits for ever does not hold up the end
+    request_queue_size = 128  # clients of a larger burst would try again only after a second
+    daemon_threads = True  # an answer that waits for ever must not block the end
 
     def __init__(self, *arguments: Any) -> None:
         self._connections: set[socket.socket] = set()
@@ -110,7 +112,7 @@ class _Server(ThreadingHTTPServer):
                 connection.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        if not isinstance(sys.exception(), ConnectionError):  # a client that does not wait for its answer may go
+        if not isinstance(sys.exception(), ConnectionError):  # a client may leave without waiting for its answer
             super().handle_error(request, client_address)
 
 
@@ -122,5 +124,5 @@ def _body(handler: BaseHTTPRequestHandler) -> bytes:
         body += handler.rfile.read(size)
         handler.rfile.readline()
     while handler.rfile.readline().strip():
-        """Trailers: nobody of ours sends any."""
+        """Skip the trailers: none of our clients sends any."""
     return body

@@ -1,22 +1,19 @@
-"""A schema registry as a part: a URL, Docker, Apicurio on this machine's Java, or a folder as a file registry."""
+"""Find or start a schema registry: a URL, Docker, Apicurio on this machine's Java, or a folder."""
 
-import urllib.error
 import urllib.request
 
 from ferryman.testing import docker, java, places
-from ferryman.testing.ladder import Climb, Rung, climb, given
-from ferryman.testing.part import Given, Local, Part, started
-from ferryman.testing.process import Process
+from ferryman.testing.parts import Climb, Given, Local, Part, Reach, Rung, climb, given, started
 
 API = "/apis/ccompat/v7"
 OLDEST_JAVA = 21
 
 
 class LocalRegistry(Local):
-    """Apicurio Registry with its Confluent API, its data in memory."""
+    """An Apicurio Registry with its Confluent API and its data in memory."""
 
     def __init__(self) -> None:
-        super().__init__("registry")
+        self.folder = places.scratch("registry")
         port = places.free_port()
         self.url = f"http://127.0.0.1:{port}{API}"
         properties = {
@@ -27,7 +24,7 @@ class LocalRegistry(Local):
             "apicurio.storage.sql.kind": "h2",
             "java.io.tmpdir": str(self.folder),
         }
-        self.process = Process(
+        super().__init__(
             f"Apicurio Registry {java.version('registry')}",
             [
                 str(java.find(OLDEST_JAVA)), "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
@@ -40,32 +37,33 @@ class LocalRegistry(Local):
 
 
 class FileRegistry(Given):
-    """A folder that the built-in file registry keeps its schemas in."""
+    """A folder in which the built-in file registry keeps its schemas."""
 
     def __init__(self) -> None:
         self._folder = places.scratch("schemas")
         super().__init__(self._folder.as_uri())
 
     def close(self) -> None:
+        """Remove the folder."""
         places.discard(self._folder)
 
 
-def find(url: str | None = None, *, embedded: bool = False) -> tuple[Part, Climb]:
-    """A registry from the first rung that holds; `embedded` looks at nothing outside this machine's files."""
-    outside: list[Rung[Part]] = [
-        Rung("given URL", lambda: Given(given(url, "FERRYMAN_REGISTRY_URL"))),
-        Rung("Docker", docker.registry),
+def find(url: str | None = None, *, reach: Reach = "anywhere") -> tuple[Part, Climb]:
+    """Return a registry of the first kind that is available."""
+    apicurio = f"Apicurio Registry {java.version('registry')} on this machine's Java"
+    rungs = [
+        Rung("given URL", lambda: given(url, "FERRYMAN_REGISTRY_URL"), "anywhere"),
+        Rung("Docker", lambda: docker.registry(API, answers), "anywhere"),
+        Rung(apicurio, lambda: started(LocalRegistry()), "machine"),
+        Rung("the file registry", FileRegistry, "wheels"),
     ]
-    own: list[Rung[Part]] = [
-        Rung(f"Apicurio Registry {java.version('registry')} on this machine's Java", lambda: started(LocalRegistry())),
-        Rung("the file registry", FileRegistry),
-    ]
-    return climb("schema registry", own if embedded else outside + own)
+    return climb("schema registry", rungs, reach)
 
 
 def answers(url: str) -> bool:
+    """Return True if the registry lists its subjects."""
     try:
         with urllib.request.urlopen(f"{url}/subjects", timeout=2) as answer:
             return bool(answer.status == 200)
-    except (OSError, urllib.error.URLError):
+    except OSError:
         return False

@@ -1,80 +1,67 @@
-"""The servers that all tests of a run share: started on first use, in one process, whatever the number of workers.
+"""The servers that all tests of a run share: they start on first use, once for all workers.
 
-Under pytest-xdist the controller holds them and its workers ask over a socket; they end with the controller.
+Under pytest-xdist the controller holds them, and its workers ask for them over a socket.
 """
 
 import secrets
 import threading
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from multiprocessing.connection import Client, Connection, Listener
-from typing import Any, NamedTuple
+from typing import Any
 
 from ferryman.runtime.errors import FerrymanError
-from ferryman.testing import house, kafka, postgres, registry
-from ferryman.testing.ladder import Climb
-from ferryman.testing.part import Part
+from ferryman.testing import kafka, postgres, registry, stack
+from ferryman.testing.parts import Climb, Part
 
 TEMPLATE = "ferryman_template"
 
 
-class Given(NamedTuple):
-    """The URLs of servers that the environment named; None where it did not."""
-
-    postgres: str | None = None
-    kafka: str | None = None
-    registry: str | None = None
-
-
 class SharedParts:
-    """Starts each part once, when it is first asked for."""
+    """The controller's servers: each is started once, when it is first needed."""
 
-    def __init__(self, given: Given) -> None:
-        self._finders: dict[str, Callable[[], tuple[Part, Climb]]] = {
-            "postgres": partial(postgres.find, given.postgres, settings=postgres.FAST),
-            "kafka": partial(kafka.find, given.kafka),
-            "registry": partial(registry.find, given.registry),
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        given = environ.get
+        self._started: dict[str, Callable[[], str]] = {
+            "postgres": lambda: self._keep(postgres.find(given("FERRYMAN_DATABASE_URL"), settings=postgres.FAST)),
+            "kafka": lambda: self._keep(kafka.find(given("FERRYMAN_KAFKA__BOOTSTRAP_SERVERS"))),
+            "registry": lambda: self._keep(registry.find(given("FERRYMAN_REGISTRY_URL"))),
+            "template": self._make_template,
         }
-        self._locks = {kind: threading.Lock() for kind in (*self._finders, "template")}
-        self._parts: dict[str, Part] = {}
-        self._template: str | None = None
-        self._listener: Listener | None = None
+        self._locks = {kind: threading.Lock() for kind in self._started}
+        self._urls: dict[str, str] = {}
+        self._closing = ExitStack()
         self.climbs: list[Climb] = []
 
     def url(self, kind: str) -> str:
-        """Where the part of that kind is; "template" is a migrated database to copy, on the shared server."""
+        """Return the URL of a kind of server; "template" is the name of a migrated database to copy."""
         with self._locks[kind]:
-            return self._made_template() if kind == "template" else self._found(kind).url
+            if kind not in self._urls:
+                self._urls[kind] = self._started[kind]()
+            return self._urls[kind]
 
     def close(self) -> None:
-        if self._template is not None:
-            house.drop_database(self._parts["postgres"].url, self._template)
-        if self._listener is not None:
-            self._listener.close()
-        for part in self._parts.values():
-            part.close()
+        """Stop the servers."""
+        self._closing.close()
 
     def serve(self) -> tuple[str, int, str]:
-        """Answers workers from now on; gives them the address and key."""
+        """Answer workers from now on, and return the address and key that they need."""
         key = secrets.token_hex(16)
-        self._listener = Listener(("127.0.0.1", 0), authkey=key.encode())
-        threading.Thread(target=self._accept, args=(self._listener,), daemon=True).start()
-        host, port = self._listener.address
+        listener = self._closing.enter_context(Listener(("127.0.0.1", 0), authkey=key.encode()))
+        threading.Thread(target=self._accept, args=(listener,), daemon=True).start()
+        host, port = listener.address
         return str(host), int(port), key
 
-    def _found(self, kind: str) -> Part:
-        if kind not in self._parts:
-            self._parts[kind], climb = self._finders[kind]()
-            self.climbs.append(climb)
-        return self._parts[kind]
+    def _keep(self, found: tuple[Part, Climb]) -> str:
+        part, climb = found
+        self._closing.callback(part.close)
+        self.climbs.append(climb)
+        return part.url
 
-    def _made_template(self) -> str:
-        if self._template is None:
-            server = self.url("postgres")
-            name = f"{TEMPLATE}_{secrets.token_hex(4)}"
-            house.migrate(house.new_database(server, name))
-            self._template = name
-        return self._template
+    def _make_template(self) -> str:
+        server, name = self.url("postgres"), f"{TEMPLATE}_{secrets.token_hex(4)}"
+        stack.migrate(self._closing.enter_context(stack.temporary_database(server, name)))
+        return name
 
     def _accept(self, listener: Listener) -> None:
         while True:
@@ -101,6 +88,7 @@ class RemoteParts:
         self._urls: dict[str, str] = {}
 
     def url(self, kind: str) -> str:
+        """Return what the controller knows as this kind's URL."""
         if kind not in self._urls:
             with Client((self._host, self._port), authkey=self._key.encode()) as controller:
                 controller.send(kind)
@@ -111,4 +99,4 @@ class RemoteParts:
         return self._urls[kind]
 
     def close(self) -> None:
-        """They belong to the controller."""
+        """Do nothing: the servers belong to the controller."""

@@ -1,0 +1,10 @@
+#!/bin/sh
+# A login for each process of docker-compose.yml, with the role of that process alone (docs/roles.md). The image runs this
+# once, when it prepares a new database; `ferryman migrate` grants the roles what they need.
+set -eu
+psql --set ON_ERROR_STOP=1 --set password="$POSTGRES_PASSWORD" --username "$POSTGRES_USER" --dbname "$POSTGRES_DB" <<'SQL'
+CREATE ROLE ferryman_relay NOLOGIN;
+CREATE ROLE ferryman_monitor NOLOGIN;
+CREATE ROLE relay LOGIN PASSWORD :'password' IN ROLE ferryman_relay;
+CREATE ROLE doctor LOGIN PASSWORD :'password' IN ROLE ferryman_monitor;
+SQL

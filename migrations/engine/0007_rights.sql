@@ -1,0 +1,150 @@
+-- Rights on inboxes and sagas. They go by name: a name that is bound to a role is that role's alone, and every other name is
+-- that of the members of ferryman_consumer.
+
+CREATE TABLE ferryman.bound_name (
+    kind text NOT NULL CHECK (kind IN ('consumer', 'machine')),
+    name text NOT NULL,
+    role text NOT NULL,
+    PRIMARY KEY (kind, name)
+);
+COMMENT ON TABLE ferryman.bound_name IS 'consumers and machines whose rows only one role may read and change';
+COMMENT ON COLUMN ferryman.bound_name.role IS 'its name, quoted where needed: a dump is restored before its roles exist';
+GRANT SELECT ON ferryman.bound_name TO ferryman_writer, ferryman_relay, ferryman_consumer, ferryman_monitor;
+
+CREATE FUNCTION ferryman.bound_names(kind text) RETURNS text[] LANGUAGE sql STABLE AS $$
+    SELECT ARRAY(SELECT b.name FROM ferryman.bound_name b WHERE b.kind = bound_names.kind)
+$$;
+
+-- Returns the names that are bound to a role of the current user.
+CREATE FUNCTION ferryman.own_names(kind text) RETURNS text[] LANGUAGE sql STABLE AS $$
+    SELECT ARRAY(
+        SELECT b.name FROM ferryman.bound_name b WHERE b.kind = own_names.kind AND pg_has_role(to_regrole(b.role), 'USAGE')
+    )
+$$;
+
+-- Subqueries are evaluated once for a statement, and not for each row. No condition may tempt the planner to use an index by
+-- the name alone: before a table was analyzed, it would read all receipts of the consumer for each message (tried: 5 times).
+DO $$
+DECLARE
+    name text;
+    kind text;
+BEGIN
+    FOR name, kind IN VALUES
+        ('inbox', 'consumer'), ('inbox_rejected', 'consumer'), ('inbox_start', 'consumer'), ('inbox_paused', 'consumer'),
+        ('saga_stray', 'machine'), ('saga_clock', 'machine'), ('saga_silence', 'machine')
+    LOOP
+        EXECUTE format('ALTER TABLE ferryman.%I ENABLE ROW LEVEL SECURITY', name);
+        EXECUTE format('CREATE POLICY own ON ferryman.%I USING ((SELECT ferryman.own_names(%L)) @> ARRAY[%I])',
+                       name, kind, kind);
+        EXECUTE format('CREATE POLICY unbound ON ferryman.%I TO ferryman_consumer '
+                       'USING (%I <> ALL ((SELECT ferryman.bound_names(%L))::text[]))', name, kind, kind);
+        EXECUTE format('CREATE POLICY read ON ferryman.%I FOR SELECT TO ferryman_monitor, ferryman_relay USING (true)',
+                       name);
+    END LOOP;
+END $$;
+
+-- Receipts without the payloads of their results.
+CREATE VIEW ferryman.inbox_receipts WITH (security_barrier) AS
+SELECT i.consumer, i.id, i.status, i.outcome, i.reason, i.hash, i.type, i.topic, i.partition, i."offset",
+       (SELECT json_agg(json_build_array(r -> 0, r -> 1, r -> 2, NULL, r -> 4, r -> 5, r -> 6))::text
+        FROM json_array_elements(i.results::json) r) AS results,
+       i.error, i.received_at
+FROM ferryman.inbox i
+WHERE pg_has_role('ferryman_monitor', 'USAGE') OR i.consumer = ANY ((SELECT ferryman.own_names('consumer'))::text[])
+   OR (pg_has_role('ferryman_consumer', 'USAGE') AND i.consumer <> ALL ((SELECT ferryman.bound_names('consumer'))::text[]));
+
+-- Deletes some of a machine's old strays, none younger than an hour, and returns how many.
+CREATE FUNCTION ferryman.saga_forget_strays(machine text, seconds float8, most integer) RETURNS bigint LANGUAGE plpgsql
+SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    deleted bigint;
+BEGIN
+    DELETE FROM ferryman.saga_stray WHERE ctid = ANY (ARRAY(
+        SELECT s.ctid FROM ferryman.saga_stray s
+        WHERE s.machine = saga_forget_strays.machine
+          AND s.came_at < statement_timestamp() - make_interval(secs => greatest(seconds, 3600))
+          AND pg_has_role(session_user, to_regrole(coalesce(
+              (SELECT b.role FROM ferryman.bound_name b WHERE (b.kind, b.name) = ('machine', saga_forget_strays.machine)),
+              'ferryman_consumer')), 'MEMBER')
+        ORDER BY s.came_at LIMIT most
+    ));
+    GET DIAGNOSTICS deleted = ROW_COUNT;
+    RETURN deleted;
+END $$;
+REVOKE EXECUTE ON FUNCTION ferryman.saga_forget_strays FROM PUBLIC;
+
+-- Consumers. Whoever operates a consumer needs no more than its role. Operators of either side see all pauses.
+GRANT SELECT, INSERT, UPDATE, DELETE ON ferryman.inbox, ferryman.inbox_rejected TO ferryman_consumer;
+GRANT SELECT, INSERT, DELETE ON ferryman.inbox_open, ferryman.inbox_paused, ferryman.saga_silence TO ferryman_consumer;
+GRANT SELECT, INSERT, UPDATE ON ferryman.inbox_start, ferryman.saga_clock TO ferryman_consumer;
+GRANT SELECT, INSERT (machine, message_id, saga_id, saga_number, why, type, data)
+    ON ferryman.saga_stray TO ferryman_consumer;
+GRANT SELECT ON ferryman.inbox_receipts, ferryman.outbox_paused TO ferryman_consumer;
+GRANT EXECUTE ON FUNCTION ferryman.saga_unpublished_since, ferryman.saga_forget_strays TO ferryman_consumer;
+GRANT SELECT ON ferryman.inbox_paused, ferryman.inbox_start TO ferryman_relay;
+-- Monitors read neither values nor results.
+GRANT SELECT (consumer, id, status, outcome, reason, hash, type, topic, partition, "offset", error, received_at)
+    ON ferryman.inbox TO ferryman_monitor;
+GRANT SELECT (consumer, topic, partition, "offset", id, type, key, value_bytes, headers, code, error, status, rejected_at,
+              changed_at, who, reason) ON ferryman.inbox_rejected TO ferryman_monitor;
+GRANT SELECT ON ferryman.inbox_receipts, ferryman.inbox_start, ferryman.inbox_paused, ferryman.saga_stray,
+    ferryman.saga_clock, ferryman.saga_silence TO ferryman_monitor;
+
+-- The audit. Each side records its own acts, a consumer's about itself; the service of a saga is granted others by its chain.
+GRANT INSERT (who, act, reason, filter, entries) ON ferryman.outbox_audit TO ferryman_consumer;
+ALTER TABLE ferryman.outbox_audit ENABLE ROW LEVEL SECURITY;
+CREATE POLICY read ON ferryman.outbox_audit FOR SELECT USING (true);
+CREATE POLICY relay ON ferryman.outbox_audit FOR INSERT TO ferryman_relay WITH CHECK (
+    act IN ('replay', 'discard', 'pause', 'resume', 'rebase') OR (act = 'reconcile' AND filter ->> 'repair' = 'replay'));
+CREATE POLICY own ON ferryman.outbox_audit FOR INSERT WITH CHECK (
+    act IN ('requeue', 'discard', 'pause', 'resume', 'rebase') AND filter ->> 'consumer' = ANY (ferryman.own_names('consumer')));
+CREATE POLICY unbound ON ferryman.outbox_audit FOR INSERT TO ferryman_consumer WITH CHECK (
+    act IN ('requeue', 'discard', 'pause', 'resume', 'rebase') AND filter ->> 'consumer' <> ALL (ferryman.bound_names('consumer')));
+
+-- Behind the name that a person gives stands the login that it came from, unless that may change the table itself.
+CREATE FUNCTION ferryman.sign() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF NOT (SELECT pg_has_role(session_user, c.relowner, 'USAGE') FROM pg_class c WHERE c.oid = TG_RELID) THEN
+        NEW.who := format('%s (%s)', NEW.who, session_user);
+    END IF;
+    RETURN NEW;
+END $$;
+CREATE TRIGGER signed BEFORE INSERT ON ferryman.outbox_audit FOR EACH ROW EXECUTE FUNCTION ferryman.sign();
+CREATE TRIGGER signed BEFORE INSERT ON ferryman.outbox_paused FOR EACH ROW EXECUTE FUNCTION ferryman.sign();
+CREATE TRIGGER signed BEFORE INSERT ON ferryman.outbox_replay FOR EACH ROW EXECUTE FUNCTION ferryman.sign();
+CREATE TRIGGER signed BEFORE INSERT ON ferryman.inbox_paused FOR EACH ROW EXECUTE FUNCTION ferryman.sign();
+CREATE TRIGGER signed BEFORE UPDATE OF who ON ferryman.inbox_rejected FOR EACH ROW WHEN (NEW.who IS NOT NULL)
+    EXECUTE FUNCTION ferryman.sign();
+
+-- Grants a role everything in this schema that another one is granted: a service's role has what its process needs, and is
+-- no member of the other role.
+CREATE FUNCTION ferryman.grant_like(model regrole, role regrole) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    statement text;
+BEGIN
+    FOR statement IN
+        SELECT format('GRANT %s ON %s TO %s', a.privilege_type, c.oid::regclass, role)
+        FROM pg_class c CROSS JOIN aclexplode(c.relacl) a
+        WHERE c.relnamespace = 'ferryman'::regnamespace AND a.grantee = model
+        UNION ALL
+        SELECT format('GRANT %s (%I) ON %s TO %s', a.privilege_type, t.attname, c.oid::regclass, role)
+        FROM pg_class c JOIN pg_attribute t ON t.attrelid = c.oid CROSS JOIN aclexplode(t.attacl) a
+        WHERE c.relnamespace = 'ferryman'::regnamespace AND a.grantee = model
+        UNION ALL
+        SELECT format('GRANT EXECUTE ON FUNCTION %s TO %s', p.oid::regprocedure, role)
+        FROM pg_proc p CROSS JOIN aclexplode(p.proacl) a
+        WHERE p.pronamespace = 'ferryman'::regnamespace AND a.grantee = model
+    LOOP
+        EXECUTE statement;
+    END LOOP;
+    EXECUTE format('GRANT USAGE ON SCHEMA ferryman TO %s', role);
+END $$;
+
+-- Binds a consumer or a machine to a role: only its members may read and change what goes by that name.
+CREATE FUNCTION ferryman.bind(kind text, name text, role regrole) RETURNS void LANGUAGE plpgsql AS $$
+#variable_conflict use_variable
+BEGIN
+    PERFORM ferryman.grant_like('ferryman_consumer', role);
+    INSERT INTO ferryman.bound_name AS b VALUES (kind, name, role::text)
+    ON CONFLICT ON CONSTRAINT bound_name_pkey DO UPDATE SET role = excluded.role;
+END $$;

@@ -1,0 +1,153 @@
+"""The guards of a machine's table, as SQL for the service's migration, and the check of a live table.
+
+Guards are conditions of triggers: a change that is allowed costs an expression and no function call.
+"""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict
+from typing import TypeAlias
+
+from ferryman.runtime.errors import Misconfigured
+from ferryman.runtime.postgres import Connection
+from ferryman.saga.machine import Machine
+
+BEGIN, END = "-- the machine {}: begin", "-- the machine {}: end"
+
+_GUARDS = """\
+ALTER TABLE {table} ADD CONSTRAINT {name}_states CHECK ({state} IN ({states}));
+ALTER TABLE {table} ADD CONSTRAINT {name}_waits CHECK (({due_at} IS NULL) = ({state} IN ({terminals})));
+CREATE TRIGGER {name}_begins BEFORE INSERT ON {table} FOR EACH ROW
+    WHEN (NEW.{state} <> '{initial}')
+    EXECUTE FUNCTION ferryman.saga_refuse('{name}', '{state}');
+CREATE TRIGGER {name}_ended BEFORE UPDATE ON {table} FOR EACH ROW
+    WHEN (OLD.{state} IN ({terminals}))
+    EXECUTE FUNCTION ferryman.saga_refuse('{name}', '{state}');
+CREATE TRIGGER {name}_goes BEFORE UPDATE ON {table} FOR EACH ROW
+    WHEN (OLD.{key} <> NEW.{key} OR (OLD.{state} <> NEW.{state} AND (OLD.{state}, NEW.{state}) NOT IN (
+{transitions}
+    )))
+    EXECUTE FUNCTION ferryman.saga_refuse('{name}', '{state}');
+CREATE TRIGGER {name}_stays BEFORE DELETE ON {table} FOR EACH ROW
+    WHEN (OLD.{state} NOT IN ({terminals}) OR
+          current_setting('ferryman.archiving', true) IS DISTINCT FROM '{name}')
+    EXECUTE FUNCTION ferryman.saga_refuse('{name}', '{state}');
+CREATE TRIGGER {name}_all_stay BEFORE TRUNCATE ON {table} FOR EACH STATEMENT
+    EXECUTE FUNCTION ferryman.saga_refuse('{name}', '{state}');
+CREATE INDEX {name}_due ON {table} ({due_at}) WHERE {due_at} IS NOT NULL;
+CREATE INDEX {name}_over ON {table} ({changed_at}) WHERE {state} IN ({terminals});
+
+-- Returns the rows that ended before that time, and deletes them: for archives that keep them elsewhere.
+CREATE FUNCTION {schema}.{archive}(before timestamptz, who text, reason text, most integer DEFAULT 10000)
+    RETURNS SETOF jsonb LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM set_config('ferryman.archiving', '{name}', true);
+    RETURN QUERY WITH gone AS (
+        DELETE FROM {table} WHERE {key} IN (
+            SELECT {key} FROM {table} WHERE {state} IN ({terminals}) AND {changed_at} < before
+            ORDER BY {changed_at} LIMIT most FOR UPDATE SKIP LOCKED
+        ) RETURNING *
+    ), audit AS (
+        INSERT INTO ferryman.outbox_audit (who, act, reason, filter, entries)
+        SELECT {archive}.who, 'archive', {archive}.reason, jsonb_build_object('machine', '{name}', 'before', before),
+               count(*) FROM gone
+    )
+    SELECT to_jsonb(gone) FROM gone;
+    PERFORM set_config('ferryman.archiving', '', true);
+END $$;
+REVOKE EXECUTE ON FUNCTION {schema}.{archive} FROM PUBLIC;"""
+
+
+def guards(machine: Machine) -> str:
+    """Return the SQL of every guard, between two comments that mark it in the migration."""
+    body = _GUARDS.format(
+        **asdict(machine.columns), name=machine.name, table=machine.table, schema=machine.schema, key=machine.key,
+        archive=machine.archive, initial=machine.initial,
+        states=_words(machine.states), terminals=_words(machine.terminals),
+        transitions=",\n".join(f"        ('{old}', '{new}')" for old, new in machine.transitions),
+    )  # fmt: skip
+    return f"{BEGIN.format(machine.name)}\n{body}\n{END.format(machine.name)}"
+
+
+def _words(states: Iterable[str]) -> str:
+    return ", ".join(f"'{each}'" for each in states)
+
+
+# --- the live table
+
+_LIVE = """\
+-- saga.live_table
+SELECT 'column', a.attname, format_type(a.atttypid, NULL) FROM pg_attribute a
+WHERE a.attrelid = to_regclass(%(table)s) AND a.attnum > 0 AND NOT a.attisdropped
+UNION ALL SELECT 'CONSTRAINT', c.conname, pg_get_constraintdef(c.oid) FROM pg_constraint c
+WHERE c.conrelid = to_regclass(%(table)s) AND c.convalidated
+UNION ALL SELECT CASE WHEN t.tgenabled IN ('O', 'A') THEN 'TRIGGER' ELSE 'disabled' END, t.tgname,
+                 pg_get_triggerdef(t.oid) FROM pg_trigger t WHERE t.tgrelid = to_regclass(%(table)s)
+UNION ALL SELECT 'INDEX', i.relname, pg_get_indexdef(i.oid)
+FROM pg_index x JOIN pg_class i ON i.oid = x.indexrelid WHERE x.indrelid = to_regclass(%(table)s) AND x.indisvalid
+UNION ALL SELECT 'key', a.attname, ''
+FROM pg_index x JOIN pg_attribute a ON a.attrelid = x.indrelid AND a.attnum = x.indkey[0]
+WHERE x.indrelid = to_regclass(%(table)s) AND x.indisunique AND x.indnkeyatts = 1 AND x.indpred IS NULL
+UNION ALL SELECT 'type', '', format_type(to_regtype(%(type)s), NULL)
+"""
+_GUARD = re.compile(r"(?:ADD|CREATE) (CONSTRAINT|TRIGGER|INDEX) (\w+) ")
+_DROPPED = {"CONSTRAINT": "ALTER TABLE {table} DROP CONSTRAINT IF EXISTS {name};\n",
+            "TRIGGER": "DROP TRIGGER IF EXISTS {name} ON {table};\n",
+            "INDEX": "DROP INDEX IF EXISTS {schema}.{name};\n"}  # fmt: skip
+_TIME = "timestamp with time zone"
+_ALIKE = {"text": {"text", "character varying"}, "integer": {"smallint", "integer", "bigint"}}
+
+_Live: TypeAlias = Mapping[str, Mapping[str, str]]
+
+
+def check(db: Connection, machine: Machine) -> None:
+    """Refuse a live table that does not fit its machine, with the DDL that makes it fit.
+
+    A guard fits if it names the same states in the same order, however the server writes it.
+    """
+    live = defaultdict[str, dict[str, str]](dict)
+    for kind, name, said in db.execute(_LIVE, {"table": machine.table, "type": machine.state_type}).fetchall():
+        live[kind][name] = said
+    if found := [*_misfitting_columns(machine, live), *_misfitting_guards(machine, live)]:
+        problems, statements = zip(*found, strict=True)
+        raise Misconfigured(
+            f"the table {machine.table} does not fit the machine {machine.name}: {', '.join(problems)}",
+            remedy="run this as its owner, in a migration:\n" + "\n".join(statements),
+        )
+
+
+def _misfitting_columns(machine: Machine, live: _Live) -> Iterator[tuple[str, str]]:
+    """Yield each problem of the columns and the key, with the DDL that solves it."""
+    table, ours, columns = machine.table, machine.columns, live["column"]
+    wanted = {
+        machine.key: machine.key_type, ours.state: live["type"][""] or machine.state_type, ours.attempt: "integer",
+        ours.reason: "text", ours.due_at: _TIME, ours.changed_at: _TIME,
+    }  # fmt: skip
+    if not columns:
+        yield "it does not exist", f"CREATE TABLE {table} ({', '.join(map(' '.join, wanted.items()))});"
+        columns = wanted
+    for name, kind in wanted.items():
+        if name not in columns:
+            yield f"it has no column {name}", f"ALTER TABLE {table} ADD COLUMN {name} {kind};"
+        elif columns[name] not in _ALIKE.get(kind, {kind}):
+            change = f"ALTER TABLE {table} ALTER COLUMN {name} TYPE {kind} USING {name}::{kind};"
+            yield f"its {name} is {columns[name]}, not {kind}", change
+    if machine.key not in live["key"]:
+        yield f"it has no unique index on {machine.key}", f"ALTER TABLE {table} ADD PRIMARY KEY ({machine.key});"
+
+
+def _misfitting_guards(machine: Machine, live: _Live) -> Iterator[tuple[str, str]]:
+    for statement in guards(machine).split(";\n"):
+        if not (guard := _GUARD.search(statement)):
+            continue
+        kind, name = guard.groups()
+        there = live[kind].get(name)
+        if there is None or _literals(there) != _literals(statement):
+            dropped = _DROPPED[kind].format(name=name, table=machine.table, schema=machine.schema)
+            create = statement[statement.rindex("ALTER" if kind == "CONSTRAINT" else "CREATE") :]
+            yield f"it has no {name}" if there is None else f"its {name} is another", f"{dropped}{create};"
+
+
+def _literals(statement: str) -> list[str]:
+    return re.findall(r"'([^']*)'", statement)

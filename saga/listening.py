@@ -1,0 +1,110 @@
+"""Watch whether everybody listens: a saga's time counts only while its commands and results are read.
+
+Every second the ends of the topics are noted. Once the groups have committed up to the ends of some moment, everything
+that was sent before it has been read. Only Kafka is asked, so a participant may be anybody's.
+"""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ferryman.runtime import kafka
+from ferryman.runtime.settings import Kafka
+from ferryman.saga.engine import ResultSource
+
+if TYPE_CHECKING:
+    from confluent_kafka import Consumer
+    from confluent_kafka.admin import AdminClient
+
+_LOOK_SECONDS = 1.0
+_MOST_MOMENTS = 60
+
+Place = tuple[str, str, int]
+"""A group, a topic and a partition of it."""
+
+
+@dataclass(slots=True)
+class Listeners:
+    """The groups that must have read everything, each with its topic; a thread watches them."""
+
+    machine: str
+    readers: Sequence[ResultSource]
+    settings: Kafka
+    _moments: deque[tuple[float, dict[Place, int]]] = field(default_factory=lambda: deque(maxlen=_MOST_MOMENTS))
+    _heard_at: float = float("-inf")
+    _bug: Exception | None = None
+    why: str = "it is not known yet who listens"
+    """The reason why something is not read."""
+    _clients: "dict[str, Consumer]" = field(default_factory=dict)
+
+    @property
+    def age(self) -> float:
+        """The seconds since the moment up to which everything has been read; infinite if that is not known yet."""
+        if self._bug is not None:
+            raise self._bug
+        return time.monotonic() - self._heard_at
+
+    def watch(self, stopping: threading.Event) -> None:
+        """Look every second until it should stop."""
+        from confluent_kafka import KafkaException
+
+        admin = kafka.admin(self.settings, "saga")
+        while not stopping.wait(_LOOK_SECONDS):
+            try:
+                self._look(admin)
+            except KafkaException as error:
+                self.why = f"Kafka does not tell who listens: {kafka.translate(error).message}"
+            except Exception as error:
+                self._bug = error
+                break
+        for client in self._clients.values():
+            client.close()
+
+    def _look(self, admin: "AdminClient") -> None:
+        """Note the ends of the topics, and find the last moment up to which all groups have read."""
+        now = time.monotonic()
+        first, end = self._offsets(admin)
+        self._moments.append((now, end))
+        read = self._committed(first)
+        for at, ends in self._moments:
+            if all(read.get(place, offset) >= offset for place, offset in ends.items()):
+                self._heard_at = max(self._heard_at, at)
+        behind = [place for place, offset in end.items() if read[place] < offset]
+        if behind:
+            group, topic, number = behind[0]
+            self.why = f"the group {group} has not read all of {topic}, partition {number}"
+
+    def _offsets(self, admin: "AdminClient") -> tuple[dict[Place, int], dict[Place, int]]:
+        """Return the first offset and the end of each partition. A topic that does not exist has none."""
+        from confluent_kafka import TopicPartition
+        from confluent_kafka.admin import OffsetSpec
+
+        seconds, spec = self.settings.timeout_seconds, OffsetSpec
+        known = {topic: admin.list_topics(topic, timeout=seconds).topics[topic] for _, topic in self.readers}
+        wanted = [TopicPartition(topic, number) for topic, each in known.items() for number in each.partitions]
+        if not wanted:
+            return {}, {}
+        found: list[dict[tuple[str, int], int]] = []
+        for which in (spec.earliest(), spec.latest()):  # type: ignore[no-untyped-call]
+            asked: Mapping[Any, Any] = admin.list_offsets(dict.fromkeys(wanted, which), request_timeout=seconds)
+            found.append({(at.topic, at.partition): kafka.answered(each, seconds).offset for at, each in asked.items()})
+        first, end = (
+            {(group, of, number): offset
+             for group, topic in self.readers for (of, number), offset in each.items() if of == topic}
+            for each in found
+        )  # fmt: skip
+        return first, end
+
+    def _committed(self, first: Mapping[Place, int]) -> dict[Place, int]:
+        """Return how far each partition is read: what is deleted counts as read."""
+        read = dict(first)
+        for group in {group for group, _, _ in first}:
+            if group not in self._clients:
+                self._clients[group] = kafka.group_client(self.settings, "saga", group)
+            wanted = [(topic, number) for of, topic, number in first if of == group]
+            found = kafka.committed(self._clients[group], wanted, self.settings.timeout_seconds)
+            read |= {(group, *place): max(read[group, *place], offset) for place, offset in found.items()}
+        return read

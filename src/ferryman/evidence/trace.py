@@ -1,0 +1,312 @@
+"""`ferryman trace`: find whatever an id stands for, and tell its story.
+
+A case file tells what its service knows by the id, or by a message of it. Any other message is told from its entry to
+its receipts and on, whoever's it is; and a saga by the row of its machine.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime
+from typing import Any, NamedTuple, Protocol
+from uuid import UUID
+
+from psycopg import sql
+from psycopg.rows import dict_row
+
+from ferryman.consumer.admin import message_story as inbox
+from ferryman.consumer.admin.message_story import results
+from ferryman.evidence import journal, kafka
+from ferryman.evidence import messages as facts
+from ferryman.evidence.journey import Event, Journey, StoryTeller, Times, Witness, applied_to_nothing
+from ferryman.evidence.kafka import SeenRecord
+from ferryman.evidence.messages import OutboxEntry
+from ferryman.evidence.sides import Connection, Side, Sides, database_of
+from ferryman.evidence.way import Ending, Traced, conclude
+from ferryman.relay.admin.entry_story import look
+from ferryman.runtime.desk import Story
+from ferryman.runtime.errors import FerrymanError
+
+SEARCH_SECONDS = 10.0
+JOURNAL_SECONDS = 0.3
+"""The longest time to read each journal. What must be there takes a few milliseconds of it."""
+LOOK_SECONDS = 0.1
+_MOST_MESSAGES, _MOST_LOOKS = 40, 8
+
+Copies = Mapping[UUID, Sequence[SeenRecord]]
+AskKafka = Callable[[Journey], Copies | None]
+"""Asks Kafka for the messages of a journey."""
+Place = tuple[str, int, int]
+TracedMachine = Any
+"""A `Machine` of the sagas, which are written on other rooms than evidence is."""
+
+
+class Hint(NamedTuple):
+    """A pointer to a message's subject: the type, the key, and a time when the message was there already."""
+
+    type: str
+    key: str
+    at: datetime
+
+
+class CaseTracer(Protocol):
+    """The part of a case file that tells stories, from databases that may have none of its subjects."""
+
+    def tell(self, sides: Sides, identity: UUID, ask: AskKafka) -> Traced | None:
+        """Tell the story of the subject with this id. Return None if there is none."""
+
+    def subject_of(self, sides: Sides, identity: UUID, hint: Hint) -> UUID | None:
+        """Return the subject that a message is of."""
+
+
+def unasked(_journey: Journey) -> None:
+    """Ask nobody: the databases alone tell."""
+
+
+def trace(
+    sides: Sides, identity: UUID, tracers: Sequence[CaseTracer] = (), machines: Sequence[TracedMachine] = (),
+    *, ask: AskKafka = unasked,
+) -> Traced:  # fmt: skip
+    """Tell the story of whatever has this id. Raise an error if nobody knows it."""
+
+    def tell(subject: UUID) -> Traced | None:
+        told = (tracer.tell(sides, subject, ask) for tracer in tracers)
+        return next((each for each in told if each), None) or saga_told(sides, machines, subject)
+
+    if told := tell(identity):
+        return addressed(sides, told)
+    clues = clues_of(sides, identity, [each.name for each in machines])
+    for subject in subjects_of(sides, identity, clues, tracers):
+        if told := tell(subject):
+            return addressed(sides, told)
+    if not clues.hints:
+        raise FerrymanError(
+            f"nobody knows {identity}: no subject of a service has this id, and no message in {'; '.join(clues.looked)}"
+            + "".join(f". Not looked at: {each}" for each in sides.missing),
+            remedy="its transaction may not have committed; what is older than the retention is gone for good",
+        )
+    return addressed(sides, _message(sides, identity, clues, ask))
+
+
+def addressed(sides: Sides, told: Traced) -> Traced:
+    """Make the command of a story find the database that it is for."""
+    at, command = sides.get(told.ending.at), told.ending.next
+    return replace(told, ending=replace(told.ending, next=at.command(command))) if at and command else told
+
+
+def asking(sides: Sides) -> AskKafka:
+    """Return what asks the cluster of the settings. That it does not answer is missing, and not the end."""
+
+    def ask(journey: Journey) -> Copies | None:
+        try:
+            return kafka.look(sides.settings.kafka, journey.sought())
+        except FerrymanError as error:
+            sides.missing.append(f"Kafka: {error}")
+            return None
+
+    return ask
+
+
+def passed(copies: Copies | None) -> bool:
+    """Return True if a group is past a record: its receipt may have been written since the databases were read."""
+    return any(each.read for seen in (copies or {}).values() for each in seen)
+
+
+def resolve(sides: Sides, reference: UUID | int | Place) -> UUID:
+    """Return the id of the message at a position of an outbox, or at a place in Kafka."""
+    if isinstance(reference, UUID):
+        return reference
+    found = dict[UUID, str]()
+    for side in sides.each:
+        if isinstance(reference, int):
+            seen = look(side, reference)
+            found |= {seen.entry.id: side.name} if seen else {}
+        else:
+            received = inbox.look(side, reference, None, payload=False, seconds=SEARCH_SECONDS).seen
+            found |= {_id_of(each): side.name for each in received}
+    if len(found) == 1:
+        return next(iter(found))
+    name = reference if isinstance(reference, int) else "/".join(map(str, reference))
+    if not found:
+        raise FerrymanError(f"no outbox and no inbox here knows {name}", remedy="name the message by its id")
+    several = ", ".join(f"{identity} ({where})" for identity, where in found.items())
+    raise FerrymanError(f"{name} is several messages: {several}", remedy="name one of them by its id")
+
+
+# --- what an id may be
+
+_STRAYS = """\
+-- trace.saga_of_stray
+SELECT saga_id FROM ferryman.saga_stray WHERE machine = ANY (%(machines)s::text[]) AND message_id = %(id)s
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Clues:
+    """The databases' answers about an id: hints to its subject, and its entries, if the journals were searched."""
+
+    hints: list[Hint | UUID] = field(default_factory=list)
+    entries: dict[str, list[OutboxEntry]] = field(default_factory=dict)
+    looked: list[str] = field(default_factory=list)
+    """The places that were searched, in words."""
+
+
+def clues_of(sides: Sides, identity: UUID, machines: Sequence[str]) -> Clues:
+    """Ask the inboxes, and the results that sagas did not apply. If they do not tell the key of the message, look for
+    its entry: before it was received; or else among the newest of each journal.
+    """
+    clues = Clues()
+    for side in sides.each:
+        for seen in inbox.look(side, identity, None, payload=False, seconds=LOOK_SECONDS).seen:
+            clues.hints.extend(_hints(seen))
+        strays = side.ask(facts.tuples, _STRAYS, {"machines": list(machines), "id": identity})
+        clues.hints.extend(saga for (saga,) in strays)
+        clues.looked.append(f"the receipts and rejected records of {database_of(side.name)}")
+    received = [each.at for each in clues.hints if isinstance(each, Hint)]
+    for side in sides.each if all(isinstance(each, Hint) and not each.key for each in clues.hints) else ():
+        longest = JOURNAL_SECONDS if received else SEARCH_SECONDS
+        entries, unseen = journal.backwards(side, identity, min(received, default=None), longest)
+        depth = f", down to position {unseen}, which took {longest:g} s" if unseen else ""
+        clues.looked.append(f"the {side.name}'s outbox{depth}")
+        clues.hints.extend(Hint(each.type, each.key, each.created_at) for each in entries)
+        clues.entries[side.name] = entries
+    return clues
+
+
+def subjects_of(sides: Sides, identity: UUID, clues: Clues, tracers: Sequence[CaseTracer]) -> Iterator[UUID]:
+    """Yield the subjects that a message may be of."""
+    for hint in clues.hints:
+        if isinstance(hint, UUID):
+            yield hint
+        else:
+            yield from (found for each in tracers if (found := each.subject_of(sides, identity, hint)))
+
+
+def _hints(seen: inbox.MessageView) -> Iterator[Hint]:
+    if receipt := seen.known.receipt:
+        yield from (Hint(each["type"], each["key"], receipt["received_at"]) for each in results(receipt))
+        yield Hint(receipt["type"], "", receipt["received_at"])
+    for each in seen.known.records:
+        yield Hint(each["type"], (each["key"] or b"").decode("utf-8", "replace"), each["rejected_at"])
+
+
+def _id_of(seen: inbox.MessageView) -> UUID:
+    found: UUID = (seen.known.receipt or seen.known.records[0])["id"]
+    return found
+
+
+def _message(sides: Sides, identity: UUID, clues: Clues, ask: AskKafka) -> Traced:
+    journey = follow(sides, identity, clues.entries)
+    copies = ask(journey)
+    if passed(copies):
+        journey = follow(sides, identity, clues.entries)
+    journey = replace(journey, kafka=copies)
+    telling, ending = StoryTeller(journey), conclude(journey, identity)
+    telling.message(identity, {}, None)
+    known: dict[str, Any] = {}
+    if entry := journey.entry(identity):
+        known = {"type": entry.type, "topic": entry.topic, "key": entry.key, "position": entry.position}
+    elif spots := journey.spots(identity):
+        known = {"type": spots[0].type, "topic": spots[0].topic}
+    said = f"{known.get('type', '')} to {known.get('topic', '')}" + (f", key {known['key']}" if "key" in known else "")
+    over = ending.now in ("HANDLED", "PUBLISHED") and ending.next is None
+    headline = [f"message {identity}", said]
+    return Traced(identity, "message", known, headline, telling.events, ending, sides.missing, over)
+
+
+# --- a saga that no case file knows
+
+_SAGA = """\
+-- trace.saga
+SELECT {columns} FROM {table} WHERE {key} = %(id)s
+"""
+
+
+def saga_told(sides: Sides, machines: Sequence[TracedMachine], identity: UUID) -> Traced | None:
+    """Tell a saga by its row: how it stands, and what was applied to nothing."""
+    for machine in machines:
+        for side in sides.each if machine.key_type == "uuid" else ():
+            if not side.ask(facts.has_table, machine.table) or (row := side.ask(_row_of, machine, identity)) is None:
+                continue
+            strays = side.ask(facts.strays_of, machine.name, [identity])
+            state, reason = row["state"], {"reason": row["reason"]} if row["reason"] else {}
+            changed = Event(row["changed_at"], side.name, state, reason)
+            events = [*(applied_to_nothing(each, side.name) for each in strays), changed]
+            headline = [f"{machine.name} {identity}", f"attempt {row['attempt']}"]
+            ending, over = Ending(state, machine.states[state].text), state in machine.terminals
+            return Traced(identity, machine.name, row, headline, events, ending, sides.missing, over)
+    return None
+
+
+def _row_of(db: Connection, machine: TracedMachine, identity: UUID) -> dict[str, Any] | None:
+    """Return the engine's columns of a saga, by the engine's names for them."""
+    named = [sql.SQL("{} AS {}").format(sql.Identifier(column), sql.Identifier(name))
+             for name, column in asdict(machine.columns).items()]  # fmt: skip
+    query = sql.SQL(_SAGA).format(
+        columns=sql.SQL(", ").join(named), key=sql.Identifier(machine.key),
+        table=sql.Identifier(*machine.table.split(".")),
+    )  # fmt: skip
+    return db.cursor(row_factory=dict_row).execute(query, {"id": identity}).fetchone()
+
+
+# --- following a message of any service
+
+_SUBSCRIPTIONS = """\
+-- evidence.subscriptions
+SELECT DISTINCT consumer, topic FROM ferryman.inbox_start ORDER BY consumer, topic
+"""
+
+
+def follow(sides: Sides, identity: UUID, entries: Mapping[str, Sequence[OutboxEntry]] = {}) -> Journey:
+    """Gather what every database knows of a message, and of the messages that were reported with it, and on."""
+    ids, readers = [identity], list[Witness]()
+    consumers = [(side, *each) for side in sides.each for each in _consumers(side, identity).items()]
+    new = ids
+    while new:
+        readers = [witness(side, name, ids, side.name, topics) for side, name, topics in consumers]
+        reported = (each for reader in readers for receipt in reader.receipts for each in receipt.results)
+        new = [each for each in dict.fromkeys(reported) if each not in ids][: _MOST_MESSAGES - len(ids)]
+        ids += new
+    outboxes = [_outbox(side, ids, readers, entries.get(side.name)) for side in sides.each]
+    return Journey(sides.each[0].now(), [*outboxes, *readers], times=Times.of(sides.settings))
+
+
+def _consumers(side: Side, identity: UUID) -> dict[str, set[str]]:
+    """Return the consumers that know the message, or own partitions: each with the topics that it reads."""
+    seen = inbox.look(side, identity, None, payload=False, seconds=LOOK_SECONDS).seen
+    found = {each.known.consumer: set[str]() for each in seen}
+    for consumer, topic in side.ask(facts.tuples, _SUBSCRIPTIONS, {}):
+        found.setdefault(consumer, set()).add(topic)
+    return found
+
+
+def witness(side: Side, consumer: str, ids: Sequence[UUID], where: str, reads: Iterable[str]) -> Witness:
+    """Return what a consumer knows of these messages, whatever their number; not yet what its outbox knows."""
+    with side.reading() as db:
+        found = facts.receipts(db, consumer, ids)
+        rejections = facts.rejected(db, consumer, ids)
+        processes, paused = facts.reader(db, consumer)
+    receipts = sorted(found.values(), key=lambda each: each.received_at)
+    unhandled = {each.id for each in receipts if each.status != "HANDLED"} | {each.id for each in rejections}
+    stories = dict[UUID, Story]()
+    for each in list(unhandled)[:_MOST_LOOKS]:
+        for seen in inbox.look(side, each, consumer, payload=False, seconds=LOOK_SECONDS).seen[:1]:
+            stories[each] = seen.story
+    return Witness((), receipts, rejections, stories, processes, paused, True, where, consumer, frozenset(reads))
+
+
+def _outbox(
+    side: Side, ids: Sequence[UUID], readers: Sequence[Witness], known: Sequence[OutboxEntry] | None
+) -> Witness:
+    """Look for the entries. What was reported stands in the journal of the receipt, at its time; the message itself
+    before whoever received it first.
+    """
+    ours = [each for reader in readers if reader.where == side.name for each in reader.receipts]
+    first = [spot.at for reader in readers for spot in reader.spots(ids[0])]
+    must = [each for receipt in ours for each in receipt.results]
+    around, whole = journal.find(side, ids, [each.received_at for each in ours], must, JOURNAL_SECONDS)
+    entries = {each.position: each for each in [*(known or ()), *around]}
+    if first and known is None and not any(each.id == ids[0] for each in entries.values()):
+        before, _ = journal.backwards(side, ids[0], min(first), JOURNAL_SECONDS)
+        entries |= {each.position: each for each in before}
+    ordered = [each for _, each in sorted(entries.items(), key=lambda item: item[0] or 0)]
+    return Witness(journal.with_reasons(side, ordered), whole=whole, where=side.name)

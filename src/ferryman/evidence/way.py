@@ -1,0 +1,188 @@
+"""A message's place on its way from an outbox to a reader, the reason, and the command to run next. Pure."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+from uuid import UUID
+
+from ferryman.evidence.journey import Event, Journey, Moment, Witness
+from ferryman.evidence.kafka import SeenRecord
+from ferryman.evidence.messages import InboxReceipt, OutboxEntry
+from ferryman.runtime.desk import Story
+from ferryman.runtime.times import span
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """The subject's place now, the reason, and the exact command to run next: None if there is nothing to run."""
+
+    now: str
+    why: str
+    next: str | None = None
+    at: str = ""
+    """The database that the command is for; empty is that of `database_url`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """A story, and whose it is: what the command prints."""
+
+    id: UUID
+    kind: str
+    """The kind of subject: `payment`, `message`."""
+    facts: Mapping[str, Any] | None
+    """The subject itself, as `--json` prints it."""
+    headline: Sequence[str]
+    events: Sequence[Event]
+    ending: Ending
+    missing: Sequence[str] = ()
+    over: bool = False
+    """True if nothing is left to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """The way of one message: from whose outbox to whose inbox."""
+
+    journey: Journey
+    identity: UUID
+    sender: Witness | None
+    receiver: Witness | None
+    what: str
+    """The name of the message in a sentence, as `the command`."""
+    service: str
+    """The name of its reader."""
+    run: str
+    """The command that starts the reader."""
+    subject: UUID
+    """The subject of the trace."""
+    mend: str | None = None
+    """The command that mends the subject, from the database of `database_url`."""
+    since: Moment = None
+    """When it must have been appended, if nobody knows its entry."""
+
+    @property
+    def entry(self) -> OutboxEntry | None:
+        return self.sender.entry(self.identity) if self.sender else None
+
+    @property
+    def copies(self) -> Sequence[SeenRecord] | None:
+        """The copies in Kafka; None if that is not known."""
+        return None if self.journey.kafka is None else self.journey.kafka.get(self.identity)
+
+    @property
+    def forgotten(self) -> bool:
+        """True if a receipt of it, had there been one, may not be kept any more. It is as old as its entry; or as the
+        record in Kafka; or as old as it must be.
+        """
+        published = [each.at for each in self.copies or () if each.at]
+        at = self.entry.created_at if self.entry else min(published, default=self.since)
+        return at is not None and self.journey.forgets(at)
+
+    def stopped(self) -> Ending | None:
+        """Say why the message is not handled yet. Return None if it is."""
+        receiver = self.receiver
+        receipt = receiver.receipt(self.identity) if receiver else None
+        if receipt and receipt.status == "HANDLED":
+            return None
+        if receiver and (story := receiver.stories.get(self.identity)):
+            return self._not_handled(receiver, receipt, story)
+        return self.unsent() or self._unread()
+
+    def unsent(self) -> Ending | None:
+        """Say why the message is not in Kafka. Return None if it is, or if nobody can say."""
+        entry = self.entry
+        if entry is None and self.sender and not self.sender.whole and not self.copies:
+            return self._mended(f"there was no time to look for {self.what} in all that the outbox retains")
+        if entry is None or entry.status == "PUBLISHED":
+            return None
+        return self._ending(f"{self.what} is not published ({entry.reason or entry.status})", entry.next, self.sender)
+
+    def _not_handled(self, receiver: Witness, receipt: InboxReceipt | None, story: Story) -> Ending:
+        if receipt and receipt.status == "RECEIVED":
+            said = f"{self.service} took {self.what}: {story.reason}"
+            if receipt.error or self.journey.age(receipt.received_at) > self.journey.times.answer_seconds:
+                return self._mended(said)
+            return self._ending(said, story.next, receiver)
+        absent = receipt and receipt.status == "REOPENED" and not receiver.paused and not receiver.processes
+        said = f"{self.service} could not handle {self.what}: {story.reason}"
+        return self._ending(said, self.run if absent else story.next, receiver)
+
+    def _unread(self) -> Ending:
+        """Say what keeps its reader, which has no verdict on it. The message is published, as far as is known."""
+        if lost := self._lost():
+            return lost
+        receiver, said = self.receiver, f"{self.what} is published"
+        if receiver is None:
+            return self._ending(f"{said}; whether it was received is not known", None, None)
+        if receiver.paused:
+            command = f"ferryman resume {self.service} --consumer"
+            return self._ending(f"{said}; {self.service} is paused by {receiver.paused}", command, receiver)
+        if not receiver.processes:
+            said = f"{said}, and no process of {self.service} is connected to its database"
+            return self._ending(said, self.run, receiver)
+        return self._ending(f"{said}, and {self.service} has not come to it yet", "ferryman inbox stats", receiver)
+
+    def _lost(self) -> Ending | None:
+        """Say that nobody will come to it. Return None if its reader still may."""
+        copies, receipts = self.copies, f"{self.service} has no receipt of it"
+        if self.forgotten:
+            kept = span(self.journey.times.receipts_seconds)
+            receipts = f"receipts are kept for {kept}: whether {self.service} received it cannot be told"
+        if self.entry is None and not copies:
+            return self._mended(f"{self.what} is not among what the outbox retains, and {receipts}")
+        if copies is not None and not copies:
+            return self._once_more(f"{self.what} was published, and its topic does not have it any more")
+        if copies and all(each.read for each in copies):
+            said = f"{self.what} is in its topic, {self.service}'s group is past it, and {receipts}"
+            return self._mended(said) if self.forgotten else self._once_more(f"{said}: it was skipped")
+        return None
+
+    def _once_more(self, why: str) -> Ending:
+        """End with a replay, if the message stands in a journal."""
+        if self.entry is None or self.entry.position is None:
+            return self._mended(why)
+        command = f"ferryman outbox replay --id {self.entry.position} --yes --reason 'trace {self.subject}'"
+        return self._ending(why, command, self.sender)
+
+    def _mended(self, why: str) -> Ending:
+        return Ending("", why, self.mend)
+
+    def _ending(self, why: str, command: str | None, at: Witness | None) -> Ending:
+        return Ending("", why, command, at.where if at and command else "")
+
+
+def conclude(journey: Journey, identity: UUID) -> Ending:
+    """Say where the message is, or what was reported with it: the first that is not handled."""
+    entry, readers = journey.entry(identity), journey.readers(identity)
+    receipts = [each.receipt(identity) for each in readers]
+    open_ = [each for each in receipts if each is None or each.status != "HANDLED"]
+    now = entry.status if entry else "PUBLISHED"
+    if now == "PUBLISHED" and readers:
+        rejected = any(one.status == "REJECTED" for each in readers for one in each.rejected(identity))
+        waits = next((each.status for each in open_ if each), "REJECTED" if rejected else now)
+        now = waits if open_ else "HANDLED"
+    if stop := _stop(journey, identity, identity, set()):
+        return replace(stop, now=now)
+    took = [f"{each.consumer} refused it" if one.outcome == "REFUSED" else f"{each.consumer} handled it"
+            for each, one in zip(readers, receipts, strict=True) if one]  # fmt: skip
+    where = f" in {entry.topic}" if entry else ""
+    nobody = f"it is published{where}, and no consumer of these databases reads that topic"
+    return Ending(now, ", and ".join(took) or nobody)
+
+
+def _stop(journey: Journey, identity: UUID, subject: UUID, met: set[UUID]) -> Ending | None:
+    met.add(identity)
+    sender, entry, readers = journey.sender(identity), journey.entry(identity), journey.readers(identity)
+    what = entry.type if entry else "the message"
+    if entry and entry.status != "PUBLISHED" and not any(each.receipt(identity) for each in readers):
+        return Way(journey, identity, sender, None, what, "", "", subject).unsent()
+    for reader in readers:
+        run = "ferryman run module:object"
+        if stop := Way(journey, identity, sender, reader, what, reader.consumer, run, subject).stopped():
+            return stop
+        receipt = reader.receipt(identity)
+        for each in receipt.results if receipt else ():
+            if each not in met and (stop := _stop(journey, each, subject, met)):
+                return replace(stop, why=f"{reader.consumer} handled {what}; {stop.why}")
+    return None

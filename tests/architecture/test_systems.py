@@ -1,0 +1,155 @@
+"""A system is added by its folder alone: command line, console, migrations, settings and docs find its descriptor."""
+
+import runpy
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+from ferryman import services
+from ferryman.cli import run, wiring
+from ferryman.cli.up import beside
+from ferryman.console import service as console
+from ferryman.migrations import chains
+from ferryman.runtime.errors import Misconfigured
+from ferryman.runtime.setting import describe
+from ferryman.runtime.sources import BadSettings
+
+ROOT = Path(__file__).parents[2]
+
+SYSTEM = '''\
+"""Toys."""
+
+from ferryman import System
+
+SYSTEM = System(
+    name="toys", owner="toys", settings={"toys": "ferryman.services.toys.parts:Toys"},
+    runs={"toys": ("ferryman.services.toys.parts:toys", "builds toys")},
+    routes="ferryman.services.toys.parts:router", scopes=("toys:write",),
+    machines=("ferryman.services.toys.parts:MACHINE",),
+    outboxes="ferryman.services.toys.parts:outboxes", databases={"shop": "toys.shop_url"}, catalogue=True,
+)
+'''
+PARTS = '''\
+"""The parts of toys."""
+
+from fastapi import APIRouter
+
+from ferryman import Section, setting
+from ferryman.saga.machine import Machine, State
+
+MACHINE = Machine("toy", "toys.toys", "id", {"NEW": State("It is new.", ("OLD",)), "OLD": State("It is old.")})
+
+
+class Toys(Section):
+    """The settings of toys."""
+
+    shop_url: str | None = setting(None, "The database of the shop.")
+
+
+class Builder:
+    name = "toys"
+
+    def run(self, life):
+        pass
+
+
+def toys(settings):
+    return Builder()
+
+
+def router(door, settings):
+    made = APIRouter()
+    made.get("/toys", dependencies=[door.require("toys:write")])(lambda: {})
+    return made
+
+
+def outboxes(settings):
+    return {"toys": {"table": "toys.outbox"}}
+'''
+TOKEN = {"FERRYMAN_API__TOKENS__SHOP__SHA256": "0" * 64, "FERRYMAN_API__TOKENS__SHOP__SCOPES": '["toys:write"]'}
+
+
+@pytest.fixture
+def toys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Add a system in a folder of its own, beside ours."""
+    package, home = tmp_path / "services" / "toys", tmp_path / "migrations"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(SYSTEM)
+    (package / "parts.py").write_text(PARTS)
+    for owner in chains.owners():
+        (home / owner).mkdir(parents=True)
+        (home / owner / f"{chains.head(owner)[-4:]}_last.sql").touch()
+    (home / "toys").mkdir()
+    (home / "toys" / "0001_toys.sql").touch()
+    monkeypatch.setattr(services, "__path__", [*services.__path__, str(package.parent)])
+    monkeypatch.setattr(chains, "HOME", home)
+    forget()
+    yield
+    forget()
+
+
+def forget() -> None:
+    for cached in (services.systems, chains.owners, chains.head):
+        cached.cache_clear()
+
+
+@pytest.mark.usefixtures("toys")
+def test_run_knows_the_system_and_lists_and_completes_it() -> None:
+    context = click.Context(run.command)
+    assert "builds toys" in run.command.get_help(context)
+    assert [each.value for each in run.ServiceName().shell_complete(context, run.command.params[0], "to")] == ["toys"]
+    [built] = wiring.services(["toys"], wiring.load_settings({}).settings)
+    assert built.name == "toys"
+
+
+@pytest.mark.usefixtures("toys")
+def test_its_settings_are_read_checked_and_documented() -> None:
+    found: Any = wiring.load_settings({"FERRYMAN_TOYS__SHOP_URL": "postgresql://shop/toys"}).settings
+    assert found.toys.shop_url == "postgresql://shop/toys"
+    with pytest.raises(BadSettings, match=r"did you mean FERRYMAN_TOYS__SHOP_URL\?"):
+        wiring.load_settings({"FERRYMAN_TOYS__SHOP_URLL": "x"})
+    assert "toys.shop_url" in [each.name for each in describe(wiring.settings_class())]
+    assert wiring.with_outboxes(found).outbox["toys"].table == "toys.outbox"
+
+
+@pytest.mark.usefixtures("toys")
+def test_the_api_has_its_routes_scopes_and_tables() -> None:
+    environment = {**TOKEN, "FERRYMAN_DATABASE_URL": "postgresql://u@h/d"}
+    service = console.api(wiring.load_settings(environment).settings)
+    assert "/toys" in service.app.openapi()["paths"]
+    assert "toys" in service.owners
+
+
+@pytest.mark.usefixtures("toys")
+def test_migrations_catalogue_docs_and_up_know_it() -> None:
+    assert "toys" in chains.parse("all")
+    assert wiring.catalogue(wiring.load_settings({}).settings, ["toys"]).topics
+    assert "toy: `toys.toys`" in runpy.run_path(str(ROOT / "scripts" / "reference.py"))["machines"]()
+    urls = {"FERRYMAN_DATABASE_URL": "here"}
+    assert beside(urls, wiring.systems_called(["toys"]))["FERRYMAN_TOYS__SHOP_URL"] == "here"
+    assert "FERRYMAN_TOYS__SHOP_URL" not in beside(urls, [])
+    assert beside(urls, [], ["toys.shop_url"])["FERRYMAN_TOYS__SHOP_URL"] == "here"
+
+
+def test_without_a_path_and_without_names_there_is_no_catalogue() -> None:
+    settings = wiring.load_settings({}).settings
+    with pytest.raises(Misconfigured, match=r"--for: payments, wallet, or all") as refused:
+        wiring.catalogue(settings)
+    assert refused.value.setting == "schemas.path"
+    assert wiring.catalogue(settings, ["all"]).topics
+
+
+def test_an_unknown_system_is_refused_with_those_that_exist() -> None:
+    with pytest.raises(Misconfigured, match=r"no system is called paymets.*payments, wallet, or all"):
+        wiring.catalogue(wiring.load_settings({}).settings, ["paymets"])
+
+
+def test_the_lowest_room_knows_no_service() -> None:
+    """Not by an import, which a contract forbids, and not by a name either."""
+    files = [*(ROOT / "src" / "ferryman" / "runtime").glob("*.py")]
+    names = [system.name for system in services.systems()]
+    telling = {file.name: [name for name in names if name in file.read_text()] for file in files}
+    assert {file: found for file, found in telling.items() if found} == {}

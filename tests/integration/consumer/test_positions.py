@@ -1,0 +1,138 @@
+"""A consumer goes on at the smaller of its database's and Kafka's offset, and in a new topic at its first record."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+import pytest
+from structlog.testing import capture_logs
+
+from ferryman.consumer.kafka import topic_ids
+from support.groups import Group, verdicts
+from support.published import poll_until
+
+pytestmark = pytest.mark.real_kafka
+
+Database = psycopg.Connection[tuple[Any, ...]]
+BEHIND = "the database is behind Kafka"
+
+
+@contextmanager
+def restored(db: Database) -> Iterator[None]:
+    """Give the database back as it was at the beginning of the block."""
+    for table in ("inbox", "inbox_start"):
+        db.execute(f"CREATE TABLE {table}_then AS SELECT * FROM ferryman.{table}")
+    yield
+    for table in ("inbox", "inbox_start"):
+        db.execute(f"DELETE FROM ferryman.{table}")
+        db.execute(f"INSERT INTO ferryman.{table} SELECT * FROM {table}_then")
+
+
+def run_until(group: Group, db: Database, many: int) -> list[Any]:
+    """Run the consumer until it has so many verdicts. Return what it logged."""
+    with capture_logs() as logs, group.running():
+        poll_until(lambda: verdicts(db) == many, f"{many} verdicts", 10)
+    return logs
+
+
+def said(logs: list[Any], event: str) -> list[Any]:
+    return [each["partitions"] for each in logs if each["event"].startswith(event)]
+
+
+def test_messages_that_a_restored_database_has_lost_take_effect_again(
+    ferryman_kafka: str, ferryman_database_url: str, ferryman_db: Database
+) -> None:
+    """N1, N9: Kafka's offsets were past them, and nothing said so."""
+    group = Group(ferryman_kafka, ferryman_database_url)
+    group.send(10, partition=1)
+    run_until(group, ferryman_db, 10)
+    with restored(ferryman_db):
+        group.send(20, partition=1)
+        assert not said(run_until(group, ferryman_db, 30), BEHIND)
+    assert said(run_until(group, ferryman_db, 30), BEHIND) == [{f"{group.topic}[1]": {"database": 10, "kafka": 30}}]
+    assert not said(run_until(group, ferryman_db, 30), BEHIND)
+
+
+@pytest.mark.parametrize("many", [4, 25])
+def test_a_topic_made_anew_while_its_consumer_was_away_is_read_from_its_start(
+    ferryman_kafka: str, ferryman_database_url: str, ferryman_db: Database, many: int
+) -> None:
+    """N1, N9: with more records than the old topic had, the first ones were skipped in silence."""
+    group = Group(ferryman_kafka, ferryman_database_url)
+    group.send(10, partition=1)
+    run_until(group, ferryman_db, 10)
+    group.recreate()
+    group.set_offset(10)  # a commit that came late, or a cluster that kept them
+    group.send(many, partition=1)
+    logs = run_until(group, ferryman_db, 10 + many)
+    [places] = said(logs, "topic made anew")
+    assert places[f"{group.topic}[1]"] == {"was_at": 10}
+
+
+@pytest.mark.parametrize("many", [4, 25])
+def test_a_topic_made_anew_under_a_running_consumer_is_read_from_its_start(
+    ferryman_kafka: str, ferryman_database_url: str, ferryman_db: Database, monkeypatch: pytest.MonkeyPatch, many: int
+) -> None:
+    """N1, N9: it went on at the old topic's position, ready and without a word."""
+    monkeypatch.setattr(topic_ids, "_ASK_AGAIN_SECONDS", 0.2)
+    group = Group(ferryman_kafka, ferryman_database_url)
+    group.send(10, partition=1)
+    with group.running():
+        poll_until(lambda: verdicts(ferryman_db) == 10, "verdicts", 10)
+        group.recreate()
+        group.send(many, partition=1)
+        poll_until(lambda: verdicts(ferryman_db) == 10 + many, "verdicts on the new topic's records", 12)
+
+
+def test_offsets_that_were_reset_backwards_are_followed(
+    ferryman_kafka: str, ferryman_database_url: str, ferryman_db: Database
+) -> None:
+    group = Group(ferryman_kafka, ferryman_database_url)
+    group.send(10, partition=1)
+    run_until(group, ferryman_db, 10)
+    ferryman_db.execute("DELETE FROM ferryman.inbox")
+    group.set_offset(6)
+    run_until(group, ferryman_db, 4)
+
+
+def test_at_most_once_handles_nothing_again_after_a_restore(
+    ferryman_kafka: str, ferryman_database_url: str, ferryman_db: Database
+) -> None:
+    """N5: its handler may have acted outside of the database."""
+    group = Group(ferryman_kafka, ferryman_database_url, mode="at_most_once")
+    group.send(3, partition=1)
+    run_until(group, ferryman_db, 3)
+    with restored(ferryman_db):
+        group.send(2, partition=1)
+        run_until(group, ferryman_db, 5)
+    group.send(1, partition=1)
+    logs = run_until(group, ferryman_db, 4)
+    assert said(logs, BEHIND) == [{f"{group.topic}[1]": {"database": 3, "kafka": 5}}]
+
+
+def test_ignored_messages_move_the_position_too(
+    ferryman_kafka: str, ferryman_database_url: str, ferryman_db: Database
+) -> None:
+    """They would come again at each start, as if the database had been restored."""
+    group = Group(ferryman_kafka, ferryman_database_url)
+    group.consumer.handlers["u"] = group.consumer.handlers.pop("t")
+    group.send(5, partition=1)
+    with group.running():
+        poll_until(lambda: positions(ferryman_db) == [0, 5, 0], "the position", 30)
+
+
+def positions(db: Database) -> list[int]:
+    rows = db.execute("SELECT position FROM ferryman.inbox_start WHERE topic NOT LIKE '%%.retry.%%' ORDER BY partition")
+    return [position for (position,) in rows.fetchall()]
+
+
+def test_a_database_that_never_knew_the_group_goes_on_where_kafka_says(
+    ferryman_kafka: str, ferryman_database_url: str, ferryman_db: Database
+) -> None:
+    """A group that was taken over must not do everything again. The database may also be a restored one: it is said."""
+    group = Group(ferryman_kafka, ferryman_database_url)
+    group.send(5, partition=1)
+    group.set_offset(3)
+    logs = run_until(group, ferryman_db, 2)
+    assert said(logs, "this database never knew") == [{f"{group.topic}[1]": {"kafka": 3}}]

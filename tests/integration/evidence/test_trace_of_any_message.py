@@ -1,0 +1,180 @@
+"""`ferryman trace` of messages that no service of ours knows: from entry to receipt, and on to what was reported."""
+
+import json
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import UUID, uuid4
+
+import psycopg
+import pytest
+
+from ferryman import Consumer, Done, FerrymanError, Message, Received, Refused, append
+from ferryman.cli.trace import as_dict, print_story
+from ferryman.evidence.sides import Sides
+from ferryman.evidence.trace import resolve, trace
+from ferryman.evidence.way import Traced
+from ferryman.runtime.desk import Desk as Looking
+from ferryman.services.payments.evidence.tracing import PaymentTracer
+from ferryman.services.payments.rules import MACHINE
+from support.town import Crossing, crossing_of
+
+GOLDEN = Path(__file__).parent / "golden" / "message.txt"
+THERE = "FERRYMAN_DATABASE_URL=<the wallet's URL>"
+billing = Consumer("billing", topics=["orders"], connection=psycopg.Connection)
+shipping = Consumer("shipping", topics=["bills"], connection=psycopg.Connection)
+
+
+@billing.handles("order.placed")
+def bill(_db: object, order: Received) -> Done | Refused:
+    if order.data["amount"] < 0:
+        return Refused("NEGATIVE")
+    return Done(Message("order.billed", {"order": order.key}, key=order.key, topic="bills"))
+
+
+@shipping.handles("order.billed")
+def ship(_db: object, _bill: Received) -> Done:
+    return Done()
+
+
+FILL = """
+INSERT INTO ferryman.outbox (lane, id, topic, key, type, payload, created_at)
+SELECT n % 8, gen_random_uuid(), 't', 'k', 'x', '\\x00', clock_timestamp() + n * interval '1 ms'
+FROM generate_series(1, 100000) n
+"""
+
+
+@pytest.fixture
+def crossing(ferryman_postgres: str) -> Iterator[Crossing]:
+    """Orders in one database, and their consumers on another."""
+    with crossing_of(ferryman_postgres) as made:
+        yield made
+
+
+def place(crossing: Crossing, amount: int = 5) -> UUID:
+    identity = uuid4()
+    with crossing.desk.db.transaction():
+        append(crossing.desk.db, Message("order.placed", {"amount": amount}, key="o-7", topic="orders", id=identity))
+    return identity
+
+
+def owns(crossing: Crossing, name: str, topic: str) -> None:
+    """Mark the consumer as one that has run: it writes that down when it is assigned a partition."""
+    crossing.books.db.execute(
+        "INSERT INTO ferryman.inbox_start (consumer, topic, partition, owned) VALUES (%s, %s, 0, true)", (name, topic)
+    )
+
+
+def traced(sides: Sides, identity: UUID) -> Traced:
+    """With the case file of payments and its machine, as the command has them."""
+    return trace(sides, identity, [PaymentTracer()], [MACHINE])
+
+
+def told(story: Traced) -> list[str]:
+    return [f"{each.where} {each.what} {each.detail.get('type', '')}" for each in story.events]
+
+
+def test_message_is_followed_from_its_entry_to_what_was_reported(
+    crossing: Crossing, capsys: pytest.CaptureFixture[str]
+) -> None:
+    identity = place(crossing)
+    crossing.publish(crossing.desk.db)
+    crossing.handled(crossing.books.db, billing, "orders")
+    crossing.publish(crossing.books.db)
+    owns(crossing, "shipping", "bills")
+    crossing.handled(crossing.books.db, shipping, "bills")
+    story = traced(crossing.sides, identity)
+    assert (story.ending.now, story.ending.next, story.over) == ("HANDLED", None, True)
+    said = as_dict(story)
+    assert list(said) == ["id", "message", "events", "now", "why", "next", "missing"]
+    assert said["message"] == {"type": "order.placed", "topic": "orders", "key": "o-7", "position": 1}
+    assert json.dumps(said)
+    print_story(story)
+    text = re.sub(r"[0-9a-f]{8}-[0-9a-f-]{27}", "ID", capsys.readouterr().out)
+    text = re.sub(r" *[\d.,]+ ms", "  T", text)
+    assert text == GOLDEN.read_text()
+
+
+def test_each_stop_of_a_message_has_its_state_and_its_command(crossing: Crossing) -> None:
+    identity = place(crossing)
+
+    def ends() -> tuple[str, str | None]:
+        ending = traced(crossing.sides, identity).ending
+        return ending.now, ending.next
+
+    assert ends() == ("PENDING", "ferryman run relay")
+    crossing.publish(crossing.desk.db)
+    assert ends() == ("PUBLISHED", None)
+    owns(crossing, "billing", "orders")
+    assert ends() == ("PUBLISHED", f"{THERE} ferryman run module:object")
+    crossing.rejected(crossing.books.db, billing, "orders")
+    now, following = ends()
+    assert now == "REJECTED"
+    assert "ferryman inbox requeue --id orders/0/0 --consumer billing" in (following or "")
+    crossing.books.db.execute("DELETE FROM ferryman.inbox_rejected")
+    crossing.books.db.execute("DELETE FROM ferryman.inbox")
+    crossing.handled(crossing.books.db, billing, "orders")
+    assert ends() == ("HANDLED", f"{THERE} ferryman run relay"), "what it reported is not published"
+
+
+def test_message_that_was_refused_or_failed_says_so(crossing: Crossing) -> None:
+    refused = place(crossing, amount=-1)
+    crossing.publish(crossing.desk.db)
+    crossing.handled(crossing.books.db, billing, "orders")
+    story = traced(crossing.sides, refused)
+    assert "billing refused it" in story.ending.why
+    assert story.events[-1].detail["reason"] == "NEGATIVE"
+    failed = place(crossing)
+    crossing.publish(crossing.desk.db, failing=lambda _: ("MSG_SIZE_TOO_LARGE", "too large"))
+    ending = traced(crossing.sides, failed).ending
+    assert ending.now == "FAILED"
+    assert (ending.next or "").startswith("ferryman outbox replay --id ")
+
+
+def test_report_position_and_place_lead_to_their_message(crossing: Crossing) -> None:
+    identity = place(crossing)
+    crossing.publish(crossing.desk.db)
+    crossing.handled(crossing.books.db, billing, "orders")
+    sides = crossing.sides
+    assert resolve(sides, ("orders", 0, 0)) == identity
+    with pytest.raises(FerrymanError, match="several messages"):
+        resolve(sides, 1)  # each database has one
+    row = crossing.books.db.execute("SELECT id FROM ferryman.outbox").fetchone()
+    assert row is not None
+    assert told(traced(sides, row[0])) == ["wallet appended order.billed", "wallet not published yet order.billed"]
+    assert resolve(Sides({"wallet": sides["wallet"]}, sides.settings), 1) == row[0]
+
+
+def test_database_without_our_services_tells_of_its_messages(ferryman_postgres: str) -> None:
+    with crossing_of(ferryman_postgres, owners=("engine",)) as crossing:
+        identity = place(crossing)
+        assert told(traced(crossing.sides, identity)) == [
+            "main appended order.placed",
+            "main not published yet order.placed",
+        ]
+        for db in (crossing.desk.db, crossing.books.db):
+            db.execute("SET ROLE ferryman_monitor")
+        assert traced(crossing.sides, identity).missing == []
+        with pytest.raises(FerrymanError, match="nobody knows"):
+            traced(crossing.sides, uuid4())
+
+
+def test_received_message_is_traced_at_once_in_a_long_journal(crossing: Crossing) -> None:
+    """Its entry stands far behind the newest: it is looked for from its receipt on."""
+    identity = place(crossing)
+    crossing.publish(crossing.desk.db)
+    crossing.handled(crossing.books.db, billing, "orders")
+    crossing.desk.db.execute(FILL)
+    began = time.monotonic()
+    story = traced(crossing.sides, identity)
+    seconds = time.monotonic() - began
+    assert "main appended order.placed" in told(story)
+    assert seconds < 2, f"{seconds:.2f} s: some tenths of a second on a quiet machine"
+
+
+def test_saga_is_told_by_its_row_if_no_case_file_knows_it(crossing: Crossing) -> None:
+    payment = crossing.request()
+    story = trace(crossing.sides, payment.uuid, (), [MACHINE])
+    assert (story.kind, story.ending.now) == ("payment", "DEDUCTING")
+    assert isinstance(crossing.sides["main"], Looking)

@@ -1,0 +1,235 @@
+"""The rights of each process's role: what it must not do, tried with a login that has the role alone."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+from uuid import uuid4
+
+import psycopg
+import pytest
+from psycopg import conninfo, sql
+
+from ferryman.migrations import chains
+from ferryman.testing import stack
+
+Database = psycopg.Connection[tuple[Any, ...]]
+
+WRITER, RELAY, CONSUMER, MONITOR = "ferryman_writer", "ferryman_relay", "ferryman_consumer", "ferryman_monitor"
+WALLET, PAYMENTS = "ferryman_wallet", "ferryman_payments"
+API, REPORTS = "ferryman_payments_api", "ferryman_payments_reports"
+ROLES = (WRITER, RELAY, CONSUMER, MONITOR, WALLET, PAYMENTS, API, REPORTS)
+
+PLANTED = """
+SELECT wallet.open('00000000-0000-0000-0000-000000000001', 'EUR', 900);
+INSERT INTO payments.requests (uuid, wallet_id, amount, currency, due_at)
+VALUES ('00000000-0000-0000-0000-000000000002', '00000000-0000-0000-0000-000000000001', 100, 'EUR', 'infinity');
+UPDATE payments.requests SET state = 'FAILED', due_at = NULL, changed_at = '2020-01-01';
+INSERT INTO payments.requests (uuid, wallet_id, amount, currency, due_at)
+VALUES ('00000000-0000-0000-0000-000000000003', '00000000-0000-0000-0000-000000000001', 100, 'EUR', 'infinity');
+INSERT INTO payments.reference VALUES ('00000000-0000-0000-0000-000000000003', 'Invoice 17');
+INSERT INTO payments.outbox (uuid, topic, key, type, payload) VALUES (gen_random_uuid(), 't', 'k', 't', 'secret');
+SELECT ferryman.outbox_append('t', 'k', 't', 'secret', idempotency_key => 'mine');
+INSERT INTO ferryman.outbox_audit (who, act, reason) VALUES ('ann', 'pause', 'r');
+INSERT INTO ferryman.inbox (consumer, id, status, hash, type, topic, partition, "offset", results)
+SELECT c, gen_random_uuid(), 'HANDLED', '', 't', 't', 0, 0, '[["t", "k", "t", "c2VjcmV0", "{}", "00000000", null]]'
+FROM unnest('{wallet,payments,payments-fulfilments,shop}'::text[]) c;
+INSERT INTO ferryman.inbox_rejected (consumer, topic, partition, "offset", id, type, value, headers, code, error)
+SELECT consumer, topic, partition, "offset", id, type, 'secret', '[]', 'BUG', '' FROM ferryman.inbox;
+INSERT INTO ferryman.inbox_start (consumer, topic, partition, owned) SELECT consumer, 't', 0, true FROM ferryman.inbox;
+INSERT INTO ferryman.inbox_paused (consumer, who, reason) SELECT consumer, 'ann', 'r' FROM ferryman.inbox;
+INSERT INTO ferryman.saga_stray (machine, message_id, saga_id, why, type, data, came_at)
+SELECT m, gen_random_uuid(), gen_random_uuid(), 'LATE', 't', '{}', '2020-01-01'
+FROM unnest('{payment,order}'::text[]) m;
+INSERT INTO ferryman.saga_clock SELECT machine, now() FROM ferryman.saga_stray;
+INSERT INTO ferryman.saga_silence SELECT machine, now(), now() FROM ferryman.saga_stray;
+"""
+
+MOVE = "UPDATE payments.requests SET state = 'SUCCEEDED', due_at = NULL WHERE state = 'DEDUCTING'"
+RECORD = (
+    "INSERT INTO payments.requests (uuid, wallet_id, amount, currency, due_at) "
+    "VALUES (gen_random_uuid(), gen_random_uuid(), 1, 'EUR', 'infinity')"
+)
+BOOK = (
+    "SELECT wallet.book(now(), '{%s}', '{s}', '{%s}', '{00000000-0000-0000-0000-000000000001}', '{NULL}', '{5}', "
+    "'{EUR}', '{905}')"
+)
+LEDGER = (
+    "INSERT INTO wallet.ledger (request_id, step, kind, wallet_id, amount, balance, currency, decided_at) "
+    "VALUES (gen_random_uuid(), 's', 'REFUND', '00000000-0000-0000-0000-000000000001', 5, 905, 'EUR', '2020-01-01')"
+)
+DEDUCT = BOOK % (uuid4(), "DEDUCT")
+LOCK = "SELECT wallet.lock('{00000000-0000-0000-0000-000000000001}')"
+READ_ENTRY, READ_KEYS = "SELECT payload FROM ferryman.outbox", "SELECT idempotency_key FROM ferryman.outbox_key"
+APPEND = "SELECT ferryman.outbox_append_many('{t}', '{k}', '{t}', '{x}', idempotency_keys => '{%s}')"
+FORGET_STRAYS = "SELECT FROM ferryman.saga_forget_strays('%s', 0, 10) n WHERE n > 0"
+PLACE_RECEIPT = (
+    'INSERT INTO ferryman.inbox (consumer, id, status, hash, type, topic, partition, "offset") '
+    "VALUES ('%s', gen_random_uuid(), 'HANDLED', '', 't', 't', 0, 0)"
+)
+PLACE_STRAY = (
+    "INSERT INTO ferryman.saga_stray (machine, message_id, saga_id, why, type, data) "
+    "VALUES ('%s', gen_random_uuid(), gen_random_uuid(), 'LATE', 't', '{}')"
+)
+AUDIT = "INSERT INTO ferryman.outbox_audit (who, act, reason, filter) VALUES ('ann', '%s', 'r', '%s')"
+
+NOBODY = (
+    "UPDATE ferryman.bound_name SET role = 'ferryman_consumer'",
+    "UPDATE ferryman.version_engine SET version_num = 'x'",
+    "INSERT INTO ferryman.outbox_key (type, idempotency_key, id) VALUES ('t', 'theirs', gen_random_uuid())",
+    "INSERT INTO ferryman.outbox_audit (at, who, act, reason) VALUES ('2020-01-01', 'ann', 'pause', 'r')",
+    "UPDATE ferryman.outbox_audit SET who = 'bob'",
+    "DELETE FROM ferryman.outbox_audit",
+    "DELETE FROM ferryman.saga_stray",
+    "SELECT payments.archive(now(), 'ann', 'r')",
+    RECORD.replace("due_at)", "due_at, created_at)").replace("'infinity')", "'infinity', now())"),
+    "SELECT wallet.open(gen_random_uuid(), 'EUR', 1)",
+    "UPDATE wallet.wallets SET balance = 901",
+    "INSERT INTO wallet.wallets (id, currency, balance) VALUES (gen_random_uuid(), 'EUR', 5)",
+    LEDGER,
+)
+"""The acts that no process may do."""
+
+
+def named(*names: str) -> list[str]:
+    """Return the acts on what goes by the names of other consumers."""
+    return [
+        act
+        for name in names
+        for act in (
+            f"SELECT status FROM ferryman.inbox WHERE consumer = '{name}'",
+            f"SELECT id FROM ferryman.inbox_receipts WHERE consumer = '{name}'",
+            f"UPDATE ferryman.inbox SET status = 'REOPENED' WHERE consumer = '{name}'",
+            f"DELETE FROM ferryman.inbox WHERE consumer = '{name}'",
+            PLACE_RECEIPT % name,
+            f"SELECT value FROM ferryman.inbox_rejected WHERE consumer = '{name}'",
+            f"UPDATE ferryman.inbox_rejected SET status = 'DISCARDED' WHERE consumer = '{name}'",
+            f"DELETE FROM ferryman.inbox_rejected WHERE consumer = '{name}'",
+            f"UPDATE ferryman.inbox_start SET owned = false WHERE consumer = '{name}'",
+            f"DELETE FROM ferryman.inbox_paused WHERE consumer = '{name}'",
+            AUDIT % ("discard", f'{{"consumer": "{name}"}}'),
+        )
+    ]
+
+
+def machines(*names: str) -> list[str]:
+    """Return the acts on other machines."""
+    return [
+        act
+        for name in names
+        for act in (
+            f"SELECT data FROM ferryman.saga_stray WHERE machine = '{name}'",
+            PLACE_STRAY % name,
+            FORGET_STRAYS % name,
+            f"UPDATE ferryman.saga_clock SET heard_at = 'infinity' WHERE machine = '{name}'",
+            f"DELETE FROM ferryman.saga_silence WHERE machine = '{name}'",
+        )
+    ]
+
+
+READ_REFERENCE = "SELECT * FROM payments.reference"
+SETTLE = AUDIT % ("reconcile", f'{{"settle": "{uuid4()}"}}')
+INBOX = [PLACE_RECEIPT % "shop", "SELECT status FROM ferryman.inbox", "DELETE FROM ferryman.inbox_rejected"]
+FORBIDDEN: dict[str, Sequence[str]] = {
+    WRITER: (READ_ENTRY, READ_KEYS, MOVE, RECORD, DEDUCT, LOCK, SETTLE, *INBOX),
+    RELAY: (MOVE, RECORD, DEDUCT, LOCK, SETTLE, READ_REFERENCE, APPEND % "k2", *INBOX),
+    CONSUMER: (READ_ENTRY, READ_KEYS, MOVE, RECORD, DEDUCT, LOCK, SETTLE, READ_REFERENCE,
+               *named("wallet", "payments"), *machines("payment")),
+    MONITOR: (READ_ENTRY, READ_KEYS, MOVE, RECORD, DEDUCT, LOCK, SETTLE, READ_REFERENCE, APPEND % "k2",
+              "SELECT results FROM ferryman.inbox", "SELECT value FROM ferryman.inbox_rejected",
+              "SELECT payload FROM payments.outbox", "DELETE FROM ferryman.inbox_rejected", PLACE_RECEIPT % "shop"),
+    WALLET: (READ_ENTRY, READ_KEYS, MOVE, RECORD, SETTLE, READ_REFERENCE, "SELECT * FROM payments.requests",
+             *named("payments", "shop"), *machines("payment", "order")),
+    PAYMENTS: (READ_ENTRY, READ_KEYS, RECORD, DEDUCT, LOCK, READ_REFERENCE, "SELECT * FROM wallet.wallets",
+               "UPDATE payments.requests SET amount = 1 WHERE state = 'DEDUCTING'",
+               *named("wallet", "shop"), *machines("order")),
+    API: (READ_ENTRY, READ_KEYS, MOVE, DEDUCT, LOCK, SETTLE, *INBOX),
+    REPORTS: (READ_ENTRY, READ_KEYS, RECORD, DEDUCT, LOCK, SETTLE, READ_REFERENCE, *INBOX),
+}  # fmt: skip
+
+OPENED = """
+GRANT ALL ON SCHEMA ferryman, payments, wallet TO {0};
+GRANT ALL ON ALL TABLES IN SCHEMA ferryman, payments, wallet TO {0};
+GRANT ALL ON ALL FUNCTIONS IN SCHEMA ferryman, payments, wallet TO {0};
+UPDATE ferryman.bound_name SET role = '{0}';
+GRANT ferryman_consumer TO {0};
+ALTER TABLE ferryman.outbox_audit DISABLE ROW LEVEL SECURITY;
+"""
+
+
+@contextmanager
+def logged_in(url: str, *roles: str) -> Iterator[Database]:
+    """Connect with a login of these roles, and remove it at the end."""
+    login = stack.login(url, f"test_{uuid4().hex[:8]}", *roles)
+    with psycopg.connect(login) as connection:
+        yield connection
+
+
+def got_through(connection: Database, acts: Sequence[str]) -> list[str]:
+    """Return those of the acts that had an effect, or read something; each is undone."""
+    done = []
+    for act in acts:
+        try:
+            if connection.execute(act).rowcount > 0:
+                done.append(act)
+        except psycopg.errors.InsufficientPrivilege:
+            pass
+        connection.rollback()
+    return done
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_no_role_can_do_what_its_process_does_not(ferryman_db: Database, ferryman_database_url: str, role: str) -> None:
+    """N5: each act is refused, and gets through once everything is granted: it is the grant that forbids it."""
+    ferryman_db.execute(PLANTED)
+    acts = [*NOBODY, *FORBIDDEN[role]]
+    with logged_in(ferryman_database_url, role) as connection:
+        assert got_through(connection, acts) == []
+        ferryman_db.execute(OPENED.format(connection.info.user))
+        assert got_through(connection, acts) == acts
+
+
+def test_a_migrated_database_lets_nobody_in_who_has_no_right_in_it(ferryman_postgres: str) -> None:
+    """Roles are the server's: a login for one database must not get into another, unless it was let in."""
+    names = [f"roles_{uuid4().hex[:12]}" for _ in range(2)]
+    urls = [stack.new_database(ferryman_postgres, name) for name in names]
+    stack.migrate(urls[1], ["engine", "wallet"])
+    outsider, owner, wallet = (
+        stack.login(urls[0], f"test_{uuid4().hex[:8]}", *roles) for roles in ((MONITOR,), (), (WALLET,))
+    )
+    with psycopg.connect(urls[0], autocommit=True) as db:
+        user = sql.Identifier(str(conninfo.conninfo_to_dict(owner)["user"]))
+        db.execute(sql.SQL("CREATE TABLE theirs (); GRANT SELECT ON theirs TO {}").format(user))
+        stack.migrate(urls[0], ["engine", "payments"])
+        assert chains.doors(db) == []
+    for url, name, lets_in in (
+        (outsider, names[0], True),
+        (owner, names[0], True),
+        (wallet, names[0], False),
+        (wallet, names[1], True),
+        (owner, names[1], False),
+    ):
+        assert connects(conninfo.make_conninfo(url, dbname=name)) is lets_in, (url, name)
+    with psycopg.connect(outsider) as db:
+        [(what, _)] = chains.doors(db)
+        assert names[1] in what
+    for name in names:
+        stack.drop_database(ferryman_postgres, name)
+
+
+def connects(url: str) -> bool:
+    try:
+        psycopg.connect(url).close()
+    except psycopg.OperationalError:
+        return False
+    return True
+
+
+def test_an_act_is_signed_with_the_login_it_came_from(ferryman_db: Database, ferryman_database_url: str) -> None:
+    """Whatever name a person gives, the database writes down whose login it was."""
+    with logged_in(ferryman_database_url, CONSUMER) as connection:
+        connection.execute(AUDIT % ("pause", '{"consumer": "shop"}'))
+        connection.execute("INSERT INTO ferryman.inbox_paused (consumer, who, reason) VALUES ('shop', 'ann', 'r')")
+        connection.commit()
+        user = connection.info.user
+    for table in ("outbox_audit", "inbox_paused"):
+        assert ferryman_db.execute(f"SELECT who FROM ferryman.{table}").fetchall() == [(f"ann ({user})",)]

@@ -1,0 +1,233 @@
+"""A saga whose table has numbers for keys and its own names for columns, as webhook deliveries have."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import psycopg
+import pytest
+from structlog.testing import capture_logs
+
+from ferryman import Misconfigured
+from ferryman.runtime.life import Life
+from ferryman.runtime.settings import Settings
+from ferryman.saga.guards import check, guards
+from ferryman.saga.machine import State
+from ferryman.saga.moves import Move
+from ferryman.saga.store import Moved, SagaStore
+from ferryman.saga.timeouts import DueLoop
+from support.deliveries import DELIVERY, TABLES, Delivery, on_due, result, sagas, table_of
+
+Database = psycopg.Connection[tuple[Any, ...]]
+
+
+@pytest.fixture
+def db(ferryman_db: Database) -> Database:
+    ferryman_db.execute(TABLES)
+    return ferryman_db
+
+
+def begun(db: Database) -> int:
+    row = db.execute(
+        "INSERT INTO hooks.webhook_delivery_sagas (next_attempt_at) VALUES (now()) RETURNING id"
+    ).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def stands(db: Database, saga: int) -> tuple[Any, ...]:
+    row = db.execute(
+        "SELECT status, attempt_count, final_error_code, next_attempt_at > now() FROM hooks.webhook_delivery_sagas "
+        "WHERE id = %s", (saga,),
+    ).fetchone()  # fmt: skip
+    assert row is not None
+    return row
+
+
+def late(db: Database) -> int:
+    """Make every saga due."""
+    db.execute("UPDATE hooks.webhook_delivery_sagas SET next_attempt_at = now() WHERE next_attempt_at IS NOT NULL")
+    with db.transaction():
+        return len(sagas().due(db))
+
+
+def test_results_and_timeouts_move_a_saga_to_its_end(db: Database) -> None:
+    good, bad = begun(db), begun(db)
+    assert late(db) == 2
+    assert stands(db, good) == ("InProgress", 0, None, True)
+    with db.transaction():
+        sagas().apply(db, [result("succeeded", good), result("failed", bad, error_code="HTTP_500")])
+    assert stands(db, good) == ("Completed", 1, None, None)
+    assert stands(db, bad) == ("PendingRetry", 1, "HTTP_500", True)
+    assert late(db) == 1
+    with db.transaction():
+        sagas().apply(db, [result("failed", bad, error_code="TIMEOUT")])
+    assert late(db) == 1
+    assert stands(db, bad) == ("DeadLettered", 2, "TIMEOUT", None)
+    assert sagas().store.count(db) == {}
+
+
+def test_many_results_of_a_saga_that_stays_are_one_statement(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """N12: the guards look at transitions, and a saga that stays makes none."""
+    statements: list[int] = []
+    engine, move = sagas(), SagaStore.move
+
+    def counted(store: SagaStore, connection: Database, moved: Sequence[Moved]) -> int:
+        statements.append(len(moved))
+        return move(store, connection, moved)
+
+    monkeypatch.setattr(SagaStore, "move", counted)
+    monkeypatch.setattr(engine, "_on_result", lambda saga, _: Move(saga.state, (), 60.0, saga.attempt + 1))
+    counting, other = begun(db), begun(db)
+    with db.transaction():
+        engine.apply(db, [*(result("failed", counting) for _ in range(500)), result("failed", other)])
+    assert statements == [2]
+    assert (stands(db, counting)[1], stands(db, other)[1]) == (500, 1)
+
+
+def test_state_may_be_an_enum_of_the_tables_schema(ferryman_db: Database) -> None:
+    """Every result was a LATE stray with a receipt: no rule knows a state that is read as bytes."""
+    machine, db = replace(DELIVERY, state_type="hooks.delivery_state"), ferryman_db
+    states = ", ".join(f"'{each}'" for each in machine.states)
+    db.execute(f"CREATE SCHEMA hooks; CREATE TYPE hooks.delivery_state AS ENUM ({states})")
+    db.execute(table_of(machine) + guards(machine))
+    check(db, machine)
+    good, bad = begun(db), begun(db)
+    engine = sagas(machine=machine)
+    with db.transaction():
+        assert len(engine.due(db)) == 2
+        engine.apply(db, [result("succeeded", good), result("failed", bad, error_code="HTTP_500")])
+    assert [stands(db, each)[0] for each in (good, bad)] == ["Completed", "PendingRetry"]
+    assert engine.store.count(db) == {("PendingRetry", False): 1}
+    with pytest.raises(psycopg.errors.IntegrityError):
+        db.execute("UPDATE hooks.webhook_delivery_sagas SET status = 'Pending', next_attempt_at = now()")
+    with pytest.raises(Misconfigured, match=r"status is hooks\.delivery_state, not text"):
+        check(db, DELIVERY)
+
+
+# --- the live table
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        ("DROP TRIGGER delivery_goes ON {table}", "it has no delivery_goes"),
+        ("ALTER TABLE {table} DISABLE TRIGGER delivery_ended", "it has no delivery_ended"),
+        ("ALTER TABLE {table} DROP CONSTRAINT delivery_waits", "it has no delivery_waits"),
+        ("DROP INDEX hooks.delivery_due", "it has no delivery_due"),
+        ("ALTER TABLE {table} DROP CONSTRAINT webhook_delivery_sagas_pkey", "no unique index on id"),
+        ("ALTER TABLE {table} DROP COLUMN final_error_code", "it has no column final_error_code"),
+        ("ALTER TABLE {table} ALTER updated_at TYPE date", "updated_at is date, not timestamp with time zone"),
+        ("ALTER TABLE {table} ALTER attempt_count DROP DEFAULT, ALTER attempt_count TYPE text", "is text, not integer"),
+        ("DROP TABLE {table}", "it does not exist"),
+    ],
+)
+def test_table_that_does_not_fit_its_machine_is_refused_with_the_ddl(db: Database, damage: str, said: str) -> None:
+    """N7: `ferryman run` checks it when it starts. The DDL of the remedy makes it fit."""
+    check(db, DELIVERY)
+    db.execute(damage.format(table=DELIVERY.table))
+    with pytest.raises(Misconfigured, match=said) as refused:
+        check(db, DELIVERY)
+    assert refused.value.remedy is not None
+    db.execute(refused.value.remedy.partition("\n")[2].encode())
+    check(db, DELIVERY)
+
+
+def test_table_with_the_guards_of_an_older_machine_is_refused_with_the_ddl(db: Database) -> None:
+    states = {**DELIVERY.states, "InProgress": State("A job.", ("Completed", "PendingRetry", "DeadLettered"))}
+    newer = replace(DELIVERY, states=states)
+    with pytest.raises(Misconfigured, match="its delivery_goes is another") as refused:
+        check(db, newer)
+    assert refused.value.remedy is not None
+    db.execute(refused.value.remedy.partition("\n")[2].encode())
+    check(db, newer)
+
+
+def test_timeouts_of_a_saga_without_its_guards_do_not_start(ferryman_database_url: str, db: Database) -> None:
+    db.execute("DROP TRIGGER delivery_goes ON hooks.webhook_delivery_sagas")
+    settings, life = Settings.model_validate({"database_url": ferryman_database_url}), Life("timeouts")
+    with pytest.raises(Misconfigured, match="delivery_goes"):
+        DueLoop(sagas(), settings).run(life)
+    life.stopping.set()
+
+
+def test_one_that_cannot_be_moved_stops_no_other(db: Database) -> None:
+    """N10: neither a failing rule nor a refusal of the database stops the others; both sagas are tried again later."""
+    buggy, refused, fine = begun(db), begun(db), begun(db)
+
+    def on_due(saga: Delivery) -> Move:
+        if saga.id == buggy:
+            raise KeyError("nothing that it needs")
+        return Move("InProgress", (), 300.0, 2**40 if saga.id == refused else 0)
+
+    loop = DueLoop(sagas(on_due), Settings())
+    with capture_logs() as logs:
+        assert loop.turn(db) == 1
+        assert loop.turn(db) == 0
+    assert [stands(db, each)[0] for each in (buggy, refused, fine)] == ["Pending", "Pending", "InProgress"]
+    assert stands(db, buggy)[3]
+    errors = {each["saga"]: each["error"] for each in logs if each["event"] == "cannot be moved"}
+    assert errors[str(buggy)] == "KeyError: 'nothing that it needs'"
+    assert "out of range" in errors[str(refused)]
+
+
+def test_a_stray_of_a_machine_with_numbers_is_kept_by_its_number(db: Database) -> None:
+    saga = begun(db)
+    with db.transaction():
+        outcomes = sagas().apply(db, [result("succeeded", saga), result("succeeded", 4711)])
+    assert [str(each) for each in outcomes] == ["Refused('LATE', *())", "Refused('UNKNOWN', *())"]
+    kept = db.execute("SELECT saga_id, saga_number, why FROM ferryman.saga_stray ORDER BY saga_number").fetchall()
+    assert kept == [(None, saga, "LATE"), (None, 4711, "UNKNOWN")]
+
+
+def test_a_person_moves_those_that_are_named(db: Database) -> None:
+    wanted, other = begun(db), begun(db)
+
+    with db.transaction():
+        assert sagas().act(db, [wanted, 4711], on_due) == 1
+    assert (stands(db, wanted)[0], stands(db, other)[0]) == ("InProgress", "Pending")
+
+
+def test_two_machines_of_one_schema_are_archived_separately(db: Database) -> None:
+    saga = begun(db)
+    late(db)
+    with db.transaction():
+        sagas().apply(db, [result("succeeded", saga)])
+    assert db.execute("SELECT hooks.archive_jobs(now() + '1 s', 'ada', 'tidying')").fetchall() == []
+    [(row,)] = db.execute("SELECT hooks.archive_sagas(now() + '1 s', 'ada', 'tidying')").fetchall()
+    assert (row["id"], row["status"]) == (saga, "Completed")
+
+
+def test_due_sagas_are_found_by_their_index_however_many_wait(db: Database) -> None:
+    """N12: otherwise every turn would scan all unfinished sagas."""
+    db.execute(
+        "INSERT INTO hooks.webhook_delivery_sagas (next_attempt_at) "
+        "SELECT CASE WHEN n % 2 = 0 THEN 'infinity' ELSE now() + interval '1 h' END FROM generate_series(1, 20000) n"
+    )
+    due = [begun(db) for _ in range(3)]
+    db.execute("ANALYZE hooks.webhook_delivery_sagas")
+    store = sagas().store
+    with db.transaction():
+        assert sorted(row[0] for row in store.due(db, 500)) == due
+    plan = db.execute("EXPLAIN (ANALYZE, BUFFERS OFF) " + store._due, {"most": 500, "machine": "delivery"}).fetchall()
+    said = "\n".join(line for (line,) in plan)
+    assert "Index Cond: (next_attempt_at <= " in said, said
+    assert "Rows Removed" not in said, said
+
+
+@pytest.mark.parametrize(("seconds", "left"), [(0, 3), (60, 1), (10_000, 3)])
+def test_strays_are_kept_as_long_as_receipts_and_with_zero_for_ever(
+    db: Database, monkeypatch: pytest.MonkeyPatch, seconds: float, left: int
+) -> None:
+    """Late results can only be found among the strays."""
+    monkeypatch.setattr("ferryman.saga.store._MOST_FORGOTTEN", 1)
+    with db.transaction():
+        sagas().apply(db, [result("succeeded", 404) for _ in range(3)])
+    db.execute(
+        "UPDATE ferryman.saga_stray SET came_at = came_at - interval '1 h' "
+        "WHERE message_id IN (SELECT message_id FROM ferryman.saga_stray LIMIT 2)"
+    )
+    consumer = Settings.model_validate({"consumer": {"receipts_retention_seconds": seconds}})
+    for _ in range(3):
+        DueLoop(sagas(), consumer).turn(db)
+    assert db.execute("SELECT count(*) FROM ferryman.saga_stray").fetchone() == (left,)

@@ -1,0 +1,146 @@
+"""Described outboxes without a database: decisions on rows, and requirements on the table."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from ferryman.relay.described.layout import Layout, LiveColumn, LiveTable, fit
+from ferryman.relay.described.rows import ClaimedRow, RowEnd, released, settling
+from ferryman.relay.described.table import compiled
+from ferryman.relay.model import Entry
+from ferryman.relay.policy import Rejected, Retry, TopicUnavailable, Unknown, Waits
+from ferryman.runtime.errors import Misconfigured
+from ferryman.runtime.settings_outbox import Outbox
+
+AT = datetime(2026, 1, 2, tzinfo=UTC)
+ENTRY = Entry(0, "an-id", "t", "k", "kind", b"", None, None, 0, 0)
+WORDS = {"pending": ["NEW", "AGAIN"], "claimed": "SENDING", "done": "SENT", "dead": "DEAD"}
+LIVE = LiveTable(
+    {
+        **{name: LiveColumn("text") for name in ("key", "topic", "type", "status", "error")},
+        "id": LiveColumn("uuid"),
+        "payload": LiveColumn("bytea"),
+        "attempts": LiveColumn("integer"),
+        "claimed_at": LiveColumn("timestamp(3) with time zone"),
+    },
+    frozenset({"id"}),
+)
+
+
+def outbox(**more: Any) -> Outbox:
+    return Outbox.model_validate({"table": "shop.orders", "words": WORDS, **more})
+
+
+def row(attempts: int, *, alone: bool = False, error: str | None = "before") -> ClaimedRow:
+    return ClaimedRow(ENTRY, attempts, AT, error, "NEW", alone)
+
+
+# --- what becomes of a row
+
+
+@pytest.mark.parametrize(
+    ("outcome", "attempts", "end"),
+    [
+        (None, 1, RowEnd.DONE),
+        (Retry("r"), 4, RowEnd.FAILED),
+        (Retry("r"), 5, RowEnd.GIVEN_UP),
+        (Rejected("x"), 1, RowEnd.GIVEN_UP),
+        (Unknown("away"), 5, RowEnd.RELEASED),
+        (TopicUnavailable("refused"), 5, RowEnd.RELEASED),
+        (Waits(), 5, RowEnd.RELEASED),
+    ],
+)
+def test_only_a_rows_own_failures_count(outcome: Any, attempts: int, end: RowEnd) -> None:
+    """N8: an outage does not count as an attempt, unless the description says so."""
+    assert settling(outbox(), row(attempts), outcome).end is end
+
+
+@pytest.mark.parametrize("outcome", [Unknown("away"), TopicUnavailable("refused")])
+def test_outages_count_where_the_description_says_so(outcome: Any) -> None:
+    counting = outbox(retry={"count_outages": True})
+    assert settling(counting, row(4), outcome).end is RowEnd.FAILED
+    assert settling(counting, row(5), outcome).end is RowEnd.GIVEN_UP
+    assert settling(counting, row(5), Waits()).end is RowEnd.RELEASED
+
+
+def test_wait_after_a_failure_doubles() -> None:
+    waiting = outbox(retry={"base_seconds": 2, "cap_seconds": 5})
+    assert [settling(waiting, row(n), Retry("r")).wait_seconds for n in (1, 2, 3)] == [2, 4, 5]
+
+
+def test_without_a_word_for_dead_rows_stay_pending_and_rejected_ones_are_retried() -> None:
+    described = outbox(words={"pending": ["PENDING"], "done": "PUBLISHED"})
+    assert settling(described, row(1), Rejected("x")).end is RowEnd.FAILED
+    last = settling(described, row(5), Rejected("x"))
+    assert (last.row.id, last.row.claimed_at) == ("an-id", AT)
+    assert (last[1:], last.counts) == ((RowEnd.GIVEN_UP, "PENDING", "x", None), True)
+
+
+def test_settling_writes_the_expected_columns() -> None:
+    """Successes and outages take their attempt back; a released row is unchanged, except for its error."""
+    done, failed = settling(outbox(), row(2), None), settling(outbox(), row(2), Retry("why"))
+    assert (done[1:], done.counts) == ((RowEnd.DONE, "SENT", None, None), False)
+    assert (failed[1:], failed.counts) == ((RowEnd.FAILED, "AGAIN", "why", 2.0), True)
+    dead, back = settling(outbox(), row(5), Retry("why")), settling(outbox(), row(2), Waits())
+    assert (dead[1:], dead.counts) == ((RowEnd.GIVEN_UP, "DEAD", "why", None), True)
+    assert (back[1:], back.counts) == ((RowEnd.RELEASED, "NEW", "before", None), False)
+    assert back == released(row(2))
+    assert settling(outbox(), row(2), Unknown("away"))[2:] == ("NEW", "away", None)
+    assert settling(outbox(), row(2, alone=True), Unknown("away"))[2:] == ("NEW", "before", None)
+
+
+# --- what its table must be like
+
+
+def test_table_that_fits_gives_each_role_its_column() -> None:
+    layout = fit("orders", outbox(), LIVE)
+    assert layout.table == ("shop", "orders")
+    assert layout.columns["lease"] == "claimed_at"
+    assert not any(layout.has(role) for role in ("headers", "created_at", "done_at", "next_attempt_at"))
+
+
+def test_named_columns_must_exist_and_unnamed_optional_ones_need_not() -> None:
+    with pytest.raises(Misconfigured, match=r"ALTER TABLE shop\.orders ADD COLUMN sent_at timestamptz;"):
+        fit("orders", outbox(columns={"done_at": "sent_at"}), LIVE)
+
+
+def test_order_by_key_needs_to_know_what_came_first() -> None:
+    with pytest.raises(Misconfigured, match="ADD COLUMN created_at timestamptz NOT NULL"):
+        fit("orders", outbox(order="key"), LIVE)
+
+
+def test_topic_for_all_rows_needs_no_column() -> None:
+    columns = {name: column for name, column in LIVE.columns.items() if name not in ("topic", "type")}
+    layout = fit("orders", outbox(topic="orders", type="order.placed"), LiveTable(columns, LIVE.unique))
+    assert not layout.has("topic")
+    with pytest.raises(Misconfigured, match=r"ADD COLUMN topic text NOT NULL; .*ADD COLUMN type text NOT NULL;"):
+        fit("orders", outbox(), LiveTable(columns, LIVE.unique))
+
+
+def test_names_that_need_quotes_have_them() -> None:
+    with pytest.raises(Misconfigured, match=r'CREATE TABLE shop\."Orders" \("Nr 1" uuid PRIMARY KEY'):
+        fit("orders", outbox(table="shop.Orders", columns={"id": "Nr 1"}), None)
+    layout = Layout(("shop", "Orders"), fit("orders", outbox(), LIVE).columns, fit("orders", outbox(), LIVE).types)
+    statements = compiled(outbox(), layout)
+    assert '"shop"."Orders"' in statements["claim"].as_string(None)
+    assert statements.keys() == {"claim", "claim_lost", "settle", "bury", "backlog"}
+    assert all(each.as_string(None).startswith("-- outbox.") for each in statements.values())
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"table": 'a"; DROP TABLE x; --'},
+        {"table": "a.b.c"},
+        {"columns": {"id": "%s"}},
+        {"words": {"pending": [], "done": "DONE"}},
+        {"words": {"pending": ["DONE"], "done": "DONE"}},
+        {"channel": "email"},
+        {"lease": {"seconds": 1}},
+    ],
+)
+def test_invalid_description_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        outbox(**wrong)
