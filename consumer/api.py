@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from inspect import iscoroutinefunction
 from typing import Any, Literal, TypeAlias, TypeVar, get_args
 
-from ferryman.consumer.model import Done, Outcome, Received, Refused
+from ferryman.consumer.model import BY_ID, BY_SOURCE_AND_ID, Done, Outcome, Received, Refused
 from ferryman.runtime.errors import Misconfigured
 
 One: TypeAlias = Callable[[Any, Received], Outcome]
@@ -27,6 +27,9 @@ _NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
 class Consumer:
     """A consumer that handles each message of some topics once. `ferryman run module:object` runs it.
 
+    `id_from` names the headers that make an id. With `("ce_source", "ce_id")`, messages of two sources that use
+    the same id are two messages: choose it for topics that other systems than Ferryman write.
+
     `connection` is the type that its handlers get: `psycopg.Connection`, `sqlalchemy.Connection` or
     `sqlalchemy.orm.Session`, with a transaction open that only the runtime ends.
     """
@@ -40,6 +43,7 @@ class Consumer:
         mode: Mode = "effectively_once",
         unknown: Unknown = "ignore",
         rereport: bool = True,
+        id_from: Sequence[str] = BY_ID,
     ) -> None:
         if not _NAME.fullmatch(name):
             raise Misconfigured(
@@ -53,12 +57,17 @@ class Consumer:
                 raise Misconfigured(
                     f"the consumer {name} has {setting}={given!r}", remedy=f"one of {', '.join(map(repr, known))}"
                 )
+        if tuple(id_from) not in (BY_ID, BY_SOURCE_AND_ID):
+            raise Misconfigured(
+                f"the consumer {name} has id_from={id_from!r}", remedy=f"one of {BY_ID!r}, {BY_SOURCE_AND_ID!r}"
+            )
         self.name = name
         self.topics = tuple(topics)
         self.connection = connection
         self.mode: Mode = mode
         self.unknown = unknown
         self.rereport = rereport
+        self.id_from = tuple(id_from)
         self.handlers: dict[str, Many] = {}
         self.callbacks: list[AfterCommit] = []
 

@@ -23,7 +23,8 @@ from ferryman.consumer.failures import (
     Undecided,
     cause_of,
 )
-from ferryman.consumer.model import Item, Partition, Received, Record
+from ferryman.consumer.kafka.consumer_topics import is_retry_topic
+from ferryman.consumer.model import BY_ID, Item, Partition, Received, Record
 from ferryman.consumer.partitions import PartitionBuffer, Partitions
 from ferryman.consumer.store import owners
 from ferryman.consumer.transaction import Transactions
@@ -158,14 +159,19 @@ class ConsumerLoop:
         kind = type_of(record)
         if kind in self.consumer.handlers or record.no_headers is not None:
             try:
-                return self.decode(record, kind)
+                return self.decode(record, kind, self._id_from(record))
             except (Transient, Misconfigured) as error:
                 raise Undecided(str(error)) from error
         if self.consumer.unknown == "ignore":
             return None
         known = ", ".join(self.consumer.handlers)
         why = f"{self.consumer.name} has no handler for {kind or 'a record without a type'}, only for {known}"
-        return poison_of(record, UNKNOWN_TYPE, why)
+        return poison_of(record, UNKNOWN_TYPE, why, self._id_from(record))
+
+    def _id_from(self, record: Record) -> Sequence[str]:
+        """Return the headers that make the record's id. A requeued record has the id that it had at first."""
+        own = self.consumer.id_from
+        return BY_ID if own != BY_ID and is_retry_topic(record.topic, self.consumer.name) else own
 
     def transact(
         self,
@@ -253,7 +259,7 @@ class ConsumerLoop:
         buffer.doomed = code, why
         if lent.connection.closed:
             raise Unreachable("a handler closed the connection")
-        poison = poison_of(record, code, why)
+        poison = poison_of(record, code, why, self._id_from(record))
         try:
             self.transact(lent, [record], [poison])
         except Unreachable:

@@ -8,6 +8,12 @@ from typing import Any, NamedTuple, TypeAlias
 from uuid import UUID
 
 from ferryman.message import Message
+from ferryman.schemas import headers
+
+BY_ID = (headers.ID,)
+"""The default of `Consumer.id_from`: a `ce_id` that is a UUID is the message's id, whatever its source."""
+BY_SOURCE_AND_ID = (headers.SOURCE, headers.ID)
+"""The identity of CloudEvents: two sources may use the same id for two messages."""
 
 Partition: TypeAlias = tuple[str, int]
 """A topic and the number of one of its partitions."""

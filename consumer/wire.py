@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from ferryman.consumer.kafka.consumer_topics import dead_letter_topic
-from ferryman.consumer.model import Item, Poison, Received, Record
+from ferryman.consumer.model import BY_ID, Item, Poison, Received, Record
 from ferryman.message import JSON, Message, Stored, stored
 from ferryman.runtime.errors import Misconfigured, Transient
 from ferryman.runtime.kafka import headers_of
@@ -26,7 +26,7 @@ DEAD_LETTER = "ferryman.dead-letter"
 
 Base64Headers = list[list[str | None]]
 """Headers as JSON can hold them: each name with its value in base64."""
-Decode = Callable[[Record, str], Item]
+Decode = Callable[[Record, str, Sequence[str]], Item]
 
 _OURS = UUID("6f1f1b7e-6b1c-5d0a-9a3e-0e5f8a1c2d47")
 _HASH_BYTES = 16
@@ -61,19 +61,21 @@ def record_of(message: "KafkaMessage") -> Record:
     )  # fmt: skip
 
 
-def identity(record: Record) -> UUID:
-    """Return the message's id: `ce_id` if it is a UUID, else one derived from `ce_source` and `ce_id`.
+def identity(record: Record, id_from: Sequence[str] = BY_ID) -> UUID:
+    """Return the message's id: `ce_id` if it is a UUID and alone in `id_from`, else one derived from source and id.
 
-    The id of a record without either is derived from its place and time: it is a duplicate of nothing but itself, also
-    if its topic is made anew.
+    The id of a record without a `ce_id` is derived from its place and time: it is a duplicate of nothing but itself,
+    also if its topic is made anew.
     """
     given = (record.header(headers.ID) or b"").decode("utf-8", "replace")
-    try:
-        return UUID(given)
-    except ValueError:
-        source = (record.header(headers.SOURCE) or b"").decode("utf-8", "replace")
-        place = f"{record.topic}/{record.partition}/{record.offset}/{record.timestamp_ms}"
-        return derived(_OURS, f"{source}\n{given}" if given else place)
+    if headers.SOURCE not in id_from:
+        try:
+            return UUID(given)
+        except ValueError:
+            pass
+    source = (record.header(headers.SOURCE) or b"").decode("utf-8", "replace")
+    place = f"{record.topic}/{record.partition}/{record.offset}/{record.timestamp_ms}"
+    return derived(_OURS, f"{source}\n{given}" if given else place)
 
 
 def type_of(record: Record) -> str:
@@ -81,28 +83,28 @@ def type_of(record: Record) -> str:
     return text_of(record.header(headers.TYPE)) or ""
 
 
-def decode(record: Record, kind: str) -> Item:
+def decode(record: Record, kind: str, id_from: Sequence[str] = BY_ID) -> Item:
     """Return the message, or why it is not one. Raise `Transient` or `Misconfigured` while the registry fails us."""
     if record.no_headers is not None:
-        return poison_of(record, BAD_HEADER, record.no_headers)
+        return poison_of(record, BAD_HEADER, record.no_headers, id_from)
     if record.value is None:
-        return poison_of(record, NO_VALUE, "it has no value: a tombstone is not a message")
+        return poison_of(record, NO_VALUE, "it has no value: a tombstone is not a message", id_from)
     key = "" if record.key is None else text_of(record.key)
     if key is None:
-        return poison_of(record, BAD_KEY, "its key is not UTF-8 text, or holds a null byte")
+        return poison_of(record, BAD_KEY, "its key is not UTF-8 text, or holds a null byte", id_from)
     try:
         data = _data(record, kind, record.value)
     except (Transient, Misconfigured):
         raise
     except Exception as error:  # whatever a codec raises for bytes that it cannot read
-        return poison_of(record, UNREADABLE, str(error))
-    return Received(identity(record), kind, data, key, record, hash_of(record.value, record.key, kind))
+        return poison_of(record, UNREADABLE, str(error), id_from)
+    return Received(identity(record, id_from), kind, data, key, record, hash_of(record.value, record.key, kind))
 
 
-def poison_of(record: Record, code: str, error: str) -> Poison:
+def poison_of(record: Record, code: str, error: str, id_from: Sequence[str] = BY_ID) -> Poison:
     kind = type_of(record)[:_MOST_TYPE_CHARACTERS]
     hashed = hash_of(record.value, record.key, type_of(record))
-    return Poison(record, identity(record), kind, hashed, code, storable(redact(error)))
+    return Poison(record, identity(record, id_from), kind, hashed, code, storable(redact(error)))
 
 
 def conflict_of(item: Item) -> Poison:

@@ -55,6 +55,12 @@ def test_an_unknown_mode_is_refused_and_not_taken_for_the_default(setting: str, 
         Consumer("orders", ["t"], **{setting: given})
 
 
+@pytest.mark.parametrize("given", [("ce_source",), ("ce_id", "ce_source"), "ce_id", ()])
+def test_headers_that_make_no_id_are_refused(given: Any) -> None:
+    with pytest.raises(Misconfigured, match=r"id_from=.*one of \('ce_id',\), \('ce_source', 'ce_id'\)"):
+        Consumer("orders", ["t"], id_from=given)
+
+
 @pytest.mark.parametrize("kind", [AsyncSession, psycopg.AsyncConnection])
 def test_an_async_connection_is_refused(kind: type[Any]) -> None:
     with pytest.raises(Misconfigured, match="cannot be given"):

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from ferryman.consumer.api import Consumer
 from ferryman.consumer.failures import HandlerFailed, NotNow
 from ferryman.consumer.loop import ConsumerLoop
-from ferryman.consumer.model import Done, Partition, Poison, Received, Record, Retry
+from ferryman.consumer.model import BY_SOURCE_AND_ID, Done, Partition, Poison, Received, Record, Retry
 from ferryman.consumer.partitions import PartitionBuffer, Partitions
 from ferryman.consumer.transaction import Transactions
+from ferryman.consumer.wire import identity
 from ferryman.runtime.errors import Transient
 from ferryman.runtime.pace import Pace
 from ferryman.runtime.settings import ConsumerSettings
@@ -71,7 +72,7 @@ class Faulty(Transactions):
     handled: list[tuple[int, int]] = field(default_factory=list)
     rejected: set[tuple[int, int]] = field(default_factory=set)
 
-    def decode(self, given: Record, _kind: str) -> Received:
+    def decode(self, given: Record, _kind: str, _id_from: Sequence[str]) -> Received:
         place = (given.partition, given.offset)
         if self._due(place, UNREADABLE):
             raise Transient("the registry is away")
@@ -127,6 +128,21 @@ def running(
     made = Faulty(consumer, batch, cast(Any, None), faults=faults)
     loop = ConsumerLoop(consumer, feed, settings, partitions, made, made.decode, **{"clock": Clock(), **more})
     return Running(feed, made, loop)
+
+
+@pytest.mark.parametrize("kind", ["t", "unknown"])
+def test_source_belongs_to_an_id_but_for_requeued_messages(kind: str) -> None:
+    """N1, N6: requeued messages have the id of their receipt, and the source of our own relay."""
+    consumer = Consumer("c", ["t"], unknown="reject", id_from=BY_SOURCE_AND_ID)
+    consumer.handles("t")(lambda _db, _message: Done())
+    loop = ConsumerLoop(consumer, Silent([]), ConsumerSettings(), Partitions("c", 1, 1), cast(Any, None))
+    own = [("ce_type", kind.encode()), ("ce_id", b"0b8a2c9e-5a0f-4f3e-9d55-3a3b4f0f8a11")]
+    shop, other = (record(0, 0)._replace(headers=[*own, ("ce_source", each)]) for each in (b"/shop", b"/other"))
+    ids = [cast(Any, loop.item(each)).id for each in (shop, other)]
+    assert ids == [identity(shop, BY_SOURCE_AND_ID), identity(other, BY_SOURCE_AND_ID)]
+    headers: list[tuple[str, bytes | None]] = [*own[:1], ("ce_id", str(ids[0]).encode()), ("ce_source", b"/wallet")]
+    requeued = record(0, 0)._replace(topic="t.retry.c", headers=headers)
+    assert cast(Any, loop.item(requeued)).id == ids[0]
 
 
 PLACES = st.tuples(st.integers(0, 2), st.integers(0, 9))

@@ -93,7 +93,7 @@ class Failing(Transactions):
             raise self.what.pop(0) if self.what else Transient("a lock timeout")
 
 
-def decode(given: Record, _kind: str) -> Received:
+def decode(given: Record, _kind: str, _id_from: Sequence[str]) -> Received:
     return Received(cast(Any, (given.partition, given.offset)), "t", None, "k", given, b"")
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ferryman import use_schemas
 from ferryman.consumer.kafka.consumer_topics import dead_letter_topic, retry_topic
-from ferryman.consumer.model import Poison, Received, Record
+from ferryman.consumer.model import BY_SOURCE_AND_ID, Poison, Received, Record
 from ferryman.consumer.wire import dead_letter, decode, identity, poison_of, type_of
 from ferryman.runtime.errors import Unreachable
 from ferryman.schemas import active
@@ -101,6 +101,16 @@ def test_an_id_that_is_not_a_uuid_gives_the_same_uuid_each_time_for_its_source()
     assert first == identity(Record("elsewhere", 0, 0, None, None, [("ce_id", b"17"), ("ce_source", b"/shop")], 0))
     assert first != identity(record(ce_id=b"17", ce_source=b"/other"))
     assert first != identity(record(ce_id=b"18", ce_source=b"/shop"))
+
+
+def test_ids_of_two_sources_are_apart_where_the_source_belongs_to_the_id() -> None:
+    """N1: CloudEvents of two sources may have the same uuid. Renaming the source of our own ids changes nothing."""
+    shop, other = (record(ce_id=str(ID).encode(), ce_source=source) for source in (b"/shop", b"/other"))
+    assert identity(shop) == identity(other) == ID
+    assert identity(shop, BY_SOURCE_AND_ID) == identity(shop._replace(offset=9), BY_SOURCE_AND_ID)
+    assert len({identity(shop, BY_SOURCE_AND_ID), identity(other, BY_SOURCE_AND_ID), ID}) == 3
+    assert decode(shop, "t", BY_SOURCE_AND_ID).id == poison_of(shop, "BUG", "", BY_SOURCE_AND_ID).id
+    assert identity(record(), BY_SOURCE_AND_ID) == identity(record())
 
 
 def test_a_record_without_an_id_is_identified_by_its_place() -> None:
