@@ -23,7 +23,7 @@ CREATE FUNCTION ferryman.own_names(kind text) RETURNS text[] LANGUAGE sql STABLE
 $$;
 
 -- Subqueries are evaluated once for a statement, and not for each row. No condition may tempt the planner to use an index by
--- the name alone: before a table was analyzed, it would read all receipts of the consumer for each message (tried: 5 times).
+-- the name alone: before a table was analyzed, it would read all receipts of the consumer for each message.
 DO $$
 DECLARE
     name text;
