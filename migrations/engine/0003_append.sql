@@ -96,6 +96,15 @@ BEGIN
     RETURN entry;
 END $$;
 
+-- Append JSON. A text literal for bytea would be read by the rules of bytea, which change every backslash of the JSON.
+CREATE FUNCTION ferryman.outbox_append_json(
+    topic text, key text, type text, data jsonb, headers jsonb DEFAULT '{}', id uuid DEFAULT NULL,
+    idempotency_key text DEFAULT NULL
+) RETURNS uuid LANGUAGE sql AS $$
+    SELECT ferryman.outbox_append(
+        topic, key, type, convert_to(data::text, 'UTF8'), headers, id, idempotency_key, 'application/json')
+$$;
+
 -- Append many entries at once, in the order of the arrays, and return their ids in that order. An array that is NULL,
 -- or that ends early, counts as filled up with NULLs.
 CREATE FUNCTION ferryman.outbox_append_many(
@@ -183,6 +192,7 @@ CREATE TRIGGER guard BEFORE INSERT ON ferryman.outbox FOR EACH ROW
 -- pass the guard, and may not set xid and position.
 GRANT INSERT (id, topic, key, type, payload, headers, content_type)
     ON ferryman.outbox TO ferryman_writer, ferryman_consumer;
-REVOKE EXECUTE ON FUNCTION ferryman.outbox_append, ferryman.outbox_append_many FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION ferryman.outbox_append, ferryman.outbox_append_many TO ferryman_writer, ferryman_consumer;
+REVOKE EXECUTE ON FUNCTION ferryman.outbox_append, ferryman.outbox_append_json, ferryman.outbox_append_many FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION ferryman.outbox_append, ferryman.outbox_append_json, ferryman.outbox_append_many
+    TO ferryman_writer, ferryman_consumer;
 GRANT SELECT, DELETE ON ferryman.outbox_key TO ferryman_relay;

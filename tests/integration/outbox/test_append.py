@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import json
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -190,6 +191,20 @@ def test_entries_from_insert_or_copy_are_checked_and_get_their_lane(ferryman_db:
         ferryman_db.execute(INSERT + "('orders', 'k', 't', '', '[]')")
     with pytest.raises(Refused, match="this header is not text: a"):
         ferryman_db.execute(INSERT + """('orders', 'k', 't', '', '{"a": 1}')""")
+
+
+def test_json_from_sql_arrives_as_it_was_written(ferryman_db: Database) -> None:
+    """A literal for bytea loses its backslashes: `C:\\temp` would become `C:` and a tabulator."""
+    written = r'{"path": "C:\\temp", "name": "\u00e9", "quote": "\""}'
+    row = ferryman_db.execute(
+        f"SELECT ferryman.outbox_append_json('orders', 'k', 'order.placed', '{written}', idempotency_key => 'once')"
+    ).fetchone()
+    [(identity, payload, content_type)] = ferryman_db.execute(
+        "SELECT id, payload, content_type FROM ferryman.outbox"
+    ).fetchall()
+    assert row == (identity,)
+    assert json.loads(payload) == json.loads(written) == {"path": r"C:\temp", "name": "\u00e9", "quote": '"'}
+    assert content_type == "application/json"
 
 
 def test_outside_a_transaction_nothing_is_appended(ferryman_db: Database) -> None:
