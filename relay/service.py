@@ -63,6 +63,8 @@ class RelayWorker:
     progress_at: float = field(default_factory=time.monotonic)
     _knows_cluster: bool = False
     """True if the Kafka cluster was compared with the one that the connected database knows."""
+    _rehearsed: bool = False
+    """True if a lane was settled on this connection, and taken back."""
 
     def run(self) -> None:
         """Take turns until told to stop, or finished."""
@@ -86,7 +88,7 @@ class RelayWorker:
         turns = LaneWorker(connection, publisher, self.cluster, settings, self.stopping, self.source.name, self.before)
         busy_at = time.monotonic()
         publisher.open()
-        self._knows_cluster = False
+        self._knows_cluster = self._rehearsed = False
         try:
             while not self.stopping.is_set():
                 self.progress_at = now = time.monotonic()
@@ -114,10 +116,13 @@ class RelayWorker:
             metrics.LANES_HELD.labels(self.source.name, self.number).set(0)
 
     def _may_publish(self, connection: Connection) -> bool:
-        """Return True if Kafka is there, and is the cluster that it was before; else wait a moment."""
+        """Return True if Kafka is there, and is the cluster that it was before; else wait a moment.
+
+        Before anything is published on a new connection, it must also be possible to settle it.
+        """
         if self.cluster.probe(_PROBE_SECONDS):
             if self._knows_cluster:
-                return True
+                return self._may_settle(connection)
             try:
                 here = self.cluster.topics.cluster_id(_PROBE_SECONDS)
             except FerrymanError as error:
@@ -125,12 +130,19 @@ class RelayWorker:
             else:
                 check_cluster(connection, here)
                 self._knows_cluster = True
-                return True
+                return self._may_settle(connection)
         if self.drained:
             raise self.cluster.error()
         self.source.served()  # as far as anything asks it
         self.stopping.wait(_CLUSTER_WAIT_SECONDS)
         return False
+
+    def _may_settle(self, connection: Connection) -> bool:
+        """Return True if a lane could be settled on this connection; else others hold them all: wait a moment."""
+        self._rehearsed = self._rehearsed or claims.rehearse(connection)
+        if not (self._rehearsed or self.drained):
+            self.stopping.wait(self.source.settings.relay.pause_seconds)
+        return self._rehearsed or self.drained is not None
 
     def _report(self, turn: Turn, publisher: Publisher) -> None:
         self.source.served()

@@ -26,6 +26,7 @@ from ferryman.relay.model import Entry
 from ferryman.relay.policy import Outcome, Rejected, Unknown
 from ferryman.relay.source import SourceDatabase
 from ferryman.relay.store.backlog import Backlog
+from ferryman.relay.store.rebase import check_cluster
 from ferryman.runtime import postgres
 from ferryman.runtime.errors import FerrymanError, Misconfigured, Permanent, Transient
 from ferryman.runtime.life import Before, Life
@@ -58,6 +59,8 @@ class DescribedOutbox:
     """Its source in metrics: its own name, or its table's where a source of the relay is called the same."""
     lost_at: float = 0.0
     """The time of the next look for rows that other relays left behind."""
+    _knows_cluster: bool = False
+    """True if the Kafka cluster was compared with the one that the connected database knows."""
     _unsettled: Sequence[Settling] = ()
     _backlog_at: float = 0.0
 
@@ -85,6 +88,7 @@ class DescribedOutbox:
             postgres.connect(settings, self.name, autocommit=True, writes=True) as connection,
         ):
             connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
+            self._knows_cluster = False
             yield open_table(connection, self.outbox_name, self.outbox, settings.database)
 
     def drain(self, stopping: threading.Event, observe: Callable[[Turn], None]) -> int:
@@ -138,6 +142,7 @@ class DescribedOutbox:
         """Take one turn."""
         if self._unsettled:
             self._settle(table, self._unsettled)
+        self._compare_cluster(table)
         self.before("claim rows")
         rows = self._claim(table)
         if not rows:
@@ -151,6 +156,18 @@ class DescribedOutbox:
         self.before("settle rows")
         settled = self._settle(table, settlings)
         return self._count([each for each in settlings if each.row.id in settled], rows, outcomes)
+
+    def _compare_cluster(self, table: Table) -> None:
+        """Refuse a Kafka cluster that is not the one of the database's outbox. While Kafka is away, it cannot tell."""
+        if self._knows_cluster or self.cluster.why_not():
+            return
+        try:
+            here = self.cluster.topics.cluster_id(_PROBE_SECONDS)
+        except FerrymanError as error:
+            self.cluster.lost(str(error))
+        else:
+            check_cluster(table.connection, here)
+            self._knows_cluster = True
 
     def _claim(self, table: Table) -> list[ClaimedRow]:
         """Claim due rows. Rows that may have ended a relay come one at a time, and not in every turn."""

@@ -6,16 +6,18 @@ would hold its lanes for ever.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import psycopg
 
-from ferryman.relay.model import Claim, Cursor, Entry, Walk, Window
+from ferryman.relay.model import LANES, Claim, Cursor, Entry, Walk, Window
 from ferryman.runtime.life import Before, no_hook
 from ferryman.runtime.postgres import Connection, milliseconds, row, value
 
 # The key of our advisory locks in this database: (this number, the lane).
 LOCK_CLASS = 0x46455252
+_REHEARSAL_SECONDS = 10.0
 
 # The planner must not read everything that is retained, nor plan each read anew. A commit that a crash of the server
 # forgets costs duplicates, which publishing can cost anyway: so nobody waits for the disk. A claimer that vanished
@@ -248,6 +250,21 @@ def settle(connection: Connection, cursors: Sequence[Cursor], before: Before = n
     before("write cursors")
     connection.execute(_WRITE_CURSORS, values)
     connection.execute(_DELETE_CURSORS, values)
+
+
+def rehearse(connection: Connection) -> bool:
+    """Write what settles one lane, and take it back. Raise what the database refuses; False if no lane is free.
+
+    What is published cannot be taken back, so a worker tries this before it publishes on a new connection: a full disk
+    or a missing right would let the same entries be published again and again.
+    """
+    with connection.transaction(force_rollback=True):
+        claimed = claim(connection, range(LANES), 1, idle_seconds=_REHEARSAL_SECONDS)
+        settle(connection, [
+            replace(cursor, generation=cursor.generation + 1, done=replace(cursor.done, id=None))
+            for cursor in claimed.cursors
+        ])  # fmt: skip
+    return bool(claimed.cursors)
 
 
 def _write_window(connection: Connection, window: Window) -> Window:

@@ -34,6 +34,7 @@ _SET_TIMELINE = """\
 UPDATE ferryman.outbox_state SET timeline = %(timeline)s WHERE timeline <> %(timeline)s
 """
 
+_HAS_STATE = "-- relay.has_state\nSELECT to_regclass('ferryman.outbox_state')"
 _CLUSTER = """\
 -- relay.kafka_cluster
 SELECT kafka_cluster FROM ferryman.outbox_state
@@ -238,6 +239,8 @@ def check_cluster(connection: Connection, here: str) -> None:
     Two relays on two clusters would each publish a part. A built-in broker is not recorded: its id does not last.
     """
     with postgres.translated(), connection.transaction():
+        if value(connection.execute(_HAS_STATE)) is None:
+            return  # the database has a table of the user's alone, and nothing of ours that could know
         if here and not is_built_in_id(here):
             connection.execute(_RECORD_CLUSTER, {"cluster": here})
         recorded = value(connection.execute(_CLUSTER))

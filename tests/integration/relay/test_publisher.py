@@ -18,6 +18,7 @@ from ferryman.relay.model import Entry
 from ferryman.relay.store.rebase import forget_cluster
 from ferryman.relay.topics import Refusal, partition_of
 from ferryman.runtime.errors import Misconfigured, Unreachable
+from support.describing import Memos
 from support.mockcluster import INIT_PRODUCER_ID, MockCluster
 from support.published import poll_until, read_topic, stays
 from support.relay import AnyTopic, some_cluster
@@ -216,6 +217,27 @@ def test_relay_on_another_cluster_publishes_nothing(crossing: Crossing, mock: Mo
     with crossing.database() as db:
         forget_cluster(db, who="me", reason="a test", dry_run=False)
     assert elsewhere.drain().published == 1
+
+
+@real
+def test_rows_of_described_tables_are_not_sent_to_another_cluster(
+    crossing: Crossing,
+    mock: MockCluster,
+    ferryman_database_url: str,
+    ferryman_db: psycopg.Connection[tuple[object, ...]],
+) -> None:
+    """N1: neither by a drain nor by a relay."""
+    memos = Memos(ferryman_database_url, crossing.kafka, ferryman_db, create(crossing.kafka))
+    memos.write("a")
+    assert memos.outbox.drain(threading.Event(), lambda _: None) == 0
+    memos.write("b")
+    mock.create(memos.topic)
+    memos.kafka = mock.url
+    with pytest.raises(Misconfigured, match=r"and this is the cluster mockCluster.*rebase --new-cluster"):
+        memos.outbox.drain(threading.Event(), lambda _: None)
+    with memos.relay() as relay, pytest.raises(Misconfigured, match="and this is the cluster mockCluster"):
+        relay.run_once()
+    assert [status for status, *_ in memos.rows()] == ["SENT", "PENDING"]
 
 
 @real

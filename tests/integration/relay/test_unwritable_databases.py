@@ -66,26 +66,44 @@ REFUSALS = {
 }
 
 
+def refuse(db: Database, table: str, refusal: str) -> None:
+    db.execute(
+        f"CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN {REFUSALS[refusal]}; END $$;"
+        f"CREATE TRIGGER refusing BEFORE INSERT ON {table} FOR EACH STATEMENT EXECUTE FUNCTION refuse()"
+    )
+
+
 @pytest.mark.parametrize("refusal", REFUSALS)
-def test_entry_that_cannot_be_settled_is_not_published_at_full_speed(
+def test_entries_that_cannot_be_settled_are_published_once(
     crossing: Crossing, ferryman_db: Database, refusal: str
 ) -> None:
-    """N3, N11, N12: between publishing and the commit something fails each time, until it is mended."""
+    """N3, N11, N12: each new connection tries the write before it publishes, until the database is mended."""
     crossing.append(TOPIC, ["first"])
-    with crossing.relaying(workers=1):
+    with crossing.relaying(workers=4):
         crossing.await_statuses({"PUBLISHED": 1})
-        ferryman_db.execute(
-            f"CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN {REFUSALS[refusal]}; END $$;"
-            "CREATE TRIGGER refusing BEFORE INSERT ON ferryman.outbox_cursor FOR EACH STATEMENT "
-            "EXECUTE FUNCTION refuse()"
-        )
-        crossing.append(TOPIC, ["again"])
-        assert stays(lambda: crossing.statuses() == {"PUBLISHED": 1, "PENDING": 1}, 3)
-        # Waits of 0.1, 0.2, 0.4, 0.8 and 1.6 seconds leave room for six tries in these three seconds.
-        assert 1 <= len(crossing.arrived(TOPIC)) - 1 <= 6
+        refuse(ferryman_db, "ferryman.outbox_cursor", refusal)
+        crossing.append(TOPIC, [f"k{n % 100}" for n in range(2000)])
+        assert stays(lambda: crossing.statuses() == {"PUBLISHED": 1, "PENDING": 2000}, 3)
+        assert len(crossing.arrived(TOPIC)) - 1 <= 2 * 2000  # a worker may be in its last turn when another one fails
         ferryman_db.execute("DROP TRIGGER refusing ON ferryman.outbox_cursor")
-        crossing.await_statuses({"PUBLISHED": 2})
-    crossing.assert_arrived(TOPIC, 2, doubles=True)
+        crossing.await_statuses({"PUBLISHED": 2001})
+    crossing.assert_arrived(TOPIC, 2001, doubles=True)
+
+
+def test_entry_whose_failure_cannot_be_written_is_not_tried_at_full_speed(
+    crossing: Crossing, ferryman_db: Database
+) -> None:
+    """N3, N12: the waits grow, although other workers find nothing to do."""
+    with crossing.relaying(workers=4):
+        refuse(ferryman_db, "ferryman.outbox_exception", "a full disk")
+        crossing.append(TOPIC, ["one"])
+        crossing.await_statuses({"PUBLISHED": 1})
+        crossing.append("not.there", ["one"])
+        crossing.append(TOPIC, ["one"])
+        assert stays(lambda: crossing.statuses() == {"PUBLISHED": 1, "PENDING": 2}, 3)
+        # Waits of 0.1, 0.2, 0.4, 0.8 and 1.6 seconds leave room for six tries of each worker in these three seconds.
+        assert len(crossing.arrived(TOPIC)) - 1 <= 24
+        ferryman_db.execute("DROP TRIGGER refusing ON ferryman.outbox_exception")
 
 
 def test_connection_that_must_write_is_refused_by_a_database_that_cannot(
