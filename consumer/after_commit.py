@@ -12,7 +12,7 @@ import structlog
 
 from ferryman.consumer import metrics
 from ferryman.consumer.api import AfterCommit, Handled
-from ferryman.consumer.partitions import size_of
+from ferryman.consumer.partition_buffer import size_of
 
 log = structlog.get_logger(__name__)
 

@@ -9,10 +9,10 @@ import structlog
 from ferryman.consumer import metrics
 from ferryman.consumer.api import Consumer
 from ferryman.consumer.connections import HandlerConnection
-from ferryman.consumer.failures import HandlerFailed, NotNow, NotThere, Undecided
+from ferryman.consumer.failures import HandlerFailed, NotNow, NotThere, Undecided, calls_of
 from ferryman.consumer.loop import ConsumerLoop
 from ferryman.consumer.model import Received, Record
-from ferryman.consumer.partitions import PartitionBuffer
+from ferryman.consumer.partition_buffer import PartitionBuffer
 from ferryman.consumer.store import receipts
 from ferryman.consumer.transaction import TURN_SECONDS
 from ferryman.consumer.wire import storable
@@ -108,7 +108,8 @@ class AtMostOnce(ConsumerLoop):
     def _vanished(self, lent: HandlerConnection, item: Received, error: Exception) -> None:
         words = redact(str(error))
         name = self.consumer.name
-        log.error("vanished", consumer=name, message=str(item.record), id=str(item.id), error=words[:500])
+        log.error("vanished", consumer=name, message=str(item.record), id=str(item.id), error=words[:500],
+                  where=calls_of(error))  # fmt: skip
         metrics.MESSAGES.labels(name, "vanished").inc()
         self._unnoted.append((item.id, storable(words)))
         if not lent.connection.closed:

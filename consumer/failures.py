@@ -6,8 +6,11 @@ that other messages share is not the message's: it waits for as long as that is 
 """
 
 import re
+from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
+from traceback import walk_tb
 from typing import TypeAlias
 
 import psycopg
@@ -16,12 +19,14 @@ import structlog
 from ferryman.consumer import metrics
 from ferryman.consumer.connections import HandlerConnection
 from ferryman.consumer.model import Partition, Record, Retry
-from ferryman.consumer.partitions import PartitionBuffer, Partitions
+from ferryman.consumer.partition_buffer import PartitionBuffer
+from ferryman.consumer.partitions import Partitions
 from ferryman.consumer.store import receipts
 from ferryman.runtime import postgres
 from ferryman.runtime.backoff import Backoff
 from ferryman.runtime.errors import Misconfigured, Transient, Unreachable
 from ferryman.runtime.settings import ConsumerSettings
+from ferryman.schemas import headers
 
 log = structlog.get_logger(__name__)
 
@@ -31,7 +36,11 @@ ENDED = "it ended the transaction: only the runtime commits"
 # The parts of an error that quote another's words or values: SQLAlchemy adds "[SQL: ...]", or the error before.
 _QUOTED = re.compile(r"\n(?:DETAIL|HINT|CONTEXT|LINE \d+): |\[(?:SQL|parameters): |Original exception was: ")
 _ABORTED, _DEMOTED = "25P02", "25006"
+_OURS = f"{Path(__file__).parent}/"
+_MOST_CALLS = 20
 _BACKOFF = Backoff(base_seconds=0.2, cap_seconds=10)
+_KNOWN_SECONDS = 60.0
+"""For this long after a rejection, messages that fail of the same cause are tried without waits in between."""
 
 
 class HandlerFailed(Exception):
@@ -59,7 +68,7 @@ class TookTooLong(Transient):
 
 
 class Overtaken(Transient):
-    """Another process handled one of the messages meanwhile. Its receipt is found at the next try."""
+    """Another process handled one of the messages meanwhile, or the database was put back: look again, and retry."""
 
 
 class SessionLost(Unreachable):
@@ -118,6 +127,16 @@ def words_of(error: BaseException) -> str:
     return f"{type(error).__name__}: {postgres.said(error)}" + (f" ({error.sqlstate})" if error.sqlstate else "")
 
 
+def calls_of(error: Exception) -> list[str]:
+    """Return the last calls of a handler that led to its failure: file, line and function, without values (N14)."""
+    # An exception that is raised again and again has an ever longer traceback.
+    calls = deque(walk_tb((error.__cause__ or error).__traceback__), _MOST_CALLS)
+    codes = [(frame.f_code, line) for frame, line in calls]
+    return [
+        f"{code.co_filename}:{line} {code.co_name}" for code, line in codes if not code.co_filename.startswith(_OURS)
+    ]
+
+
 def cause_of(error: Exception) -> str | None:
     """Return what other messages may fail of too, such as an SQLSTATE. None if it is only about the message."""
     if not isinstance(error, NotThere | Transient):
@@ -125,6 +144,10 @@ def cause_of(error: Exception) -> str | None:
     origin = error if error.__cause__ is None or isinstance(error, TookTooLong) else error.__cause__
     origin = getattr(origin, "orig", None) or origin
     return getattr(origin, "sqlstate", None) or type(origin).__name__
+
+
+def _kind_of(record: Record, error: Exception) -> tuple[bytes | None, str | None]:
+    return record.header(headers.TYPE), cause_of(error)
 
 
 def _without_waiting(error: Transient) -> Transient:
@@ -138,6 +161,8 @@ class Failures:
     consumer: str
     settings: ConsumerSettings
     partitions: Partitions
+    _known: dict[tuple[bytes | None, str | None], float] = field(default_factory=dict)
+    """Until when messages of a type that fail of a cause are tried without waits: one was rejected for its data."""
 
     def failed(
         self, records: Sequence[Record], error: Failure, now: float, seconds: float = 0.0
@@ -204,17 +229,27 @@ class Failures:
             self.hold(buffer, record, error, now)
             return True
         if not shared and buffer.problem is None:
+            if shared is False and isinstance(error, NotThere):
+                self._known[_kind_of(record, error)] = now + _KNOWN_SECONDS
             return False
         buffer.bugs, buffer.failing_since = 0, None
+        if shared:
+            self._known.pop(_kind_of(record, error), None)
         buffer.problem = f"every message that waits fails alike: {error}" if shared else None
         self.hold(buffer, record, error, now)
         return True
 
     def hold(self, buffer: PartitionBuffer, record: Record, error: Failure, now: float) -> None:
-        """Hold the partition for a while, longer each time. A `Retry` may ask for more, within `retry_seconds`."""
+        """Hold the partition for a while, longer each time. A `Retry` may ask for more, within `retry_seconds`.
+
+        In a flood of messages that fail of their data alike, only the first ones of each partition wait: each is still
+        compared before it is rejected.
+        """
         buffer.problem = str(error) if isinstance(error, Undecided) else buffer.problem
         buffer.attempts += 1
         wait = _BACKOFF.delay_seconds(buffer.attempts)
+        if self._known.get(_kind_of(record, error), 0.0) > now:
+            wait = 0.0
         if isinstance(error, NotNow):
             since = now if buffer.failing_since is None else buffer.failing_since
             left = since + self.settings.retry_seconds - now
@@ -225,4 +260,5 @@ class Failures:
     def _log(self, records: Sequence[Record], error: Failure, attempt: int, wait: float) -> None:
         metrics.RETRIES.labels(self.consumer).inc(len(records))
         log.warning("handling failed", consumer=self.consumer, messages=len(records), first=str(records[0]),
-                    attempt=attempt, again_in_seconds=round(wait, 1), error=str(error)[:500])  # fmt: skip
+                    attempt=attempt, again_in_seconds=round(wait, 1), error=str(error)[:500],
+                    where=calls_of(error))  # fmt: skip

@@ -21,11 +21,13 @@ from ferryman.consumer.failures import (
     Overtaken,
     SessionLost,
     Undecided,
+    calls_of,
     cause_of,
 )
 from ferryman.consumer.kafka.consumer_topics import is_retry_topic
 from ferryman.consumer.model import BY_ID, Item, Partition, Received, Record
-from ferryman.consumer.partitions import PartitionBuffer, Partitions
+from ferryman.consumer.partition_buffer import PartitionBuffer
+from ferryman.consumer.partitions import Partitions
 from ferryman.consumer.store import owners
 from ferryman.consumer.transaction import Transactions
 from ferryman.consumer.wire import Decode, decode, poison_of, type_of
@@ -33,6 +35,7 @@ from ferryman.runtime.errors import Misconfigured, Transient, Unreachable
 from ferryman.runtime.life import Before, no_hook
 from ferryman.runtime.pace import Pace, stood_in_line
 from ferryman.runtime.settings import ConsumerSettings
+from ferryman.schemas import headers
 
 log = structlog.get_logger(__name__)
 
@@ -41,6 +44,9 @@ KILLER, UNKNOWN_TYPE = "KILLER", "UNKNOWN_TYPE"
 # Rest for this multiple of the time that the batch waited for a processor. A multiple of the wall time would make the
 # batches of a moderate load grow without need, since a batch waits for servers and computes in proportion to its size.
 _RESTS, _LONGEST_REST_SECONDS = 1.0, 0.05
+
+_COMPARED, _COMPARE_SECONDS, _COMPARE_RESTS = 6, 2.0, 10.0
+"""While all fail alike, this many others are tried, with rests of so many seconds or this multiple of what it took."""
 
 _RECENT_SECONDS = 60.0
 """A table that a message of the same type used so lately is there: a few messages that miss it are to blame."""
@@ -74,6 +80,7 @@ class ConsumerLoop:
     failures: Failures = field(init=False)
     _turns: int = 0
     _rested_at: float = 0.0
+    _compare_at: float = 0.0
 
     def __post_init__(self) -> None:
         self.failures = Failures(self.consumer.name, self.settings, self.partitions)
@@ -86,6 +93,7 @@ class ConsumerLoop:
         if paused:
             self.partitions.forgive()
             return 0
+        self._compare(lent)
         records = self._portion()
         if not records:
             return 0
@@ -138,7 +146,7 @@ class ConsumerLoop:
         try:
             self.transact(lent, records, [self.item(record) for record in records])
         except Overtaken:
-            return []  # their receipts are found at the next try
+            return []  # their receipts, or the lost ones in front of them, are found at the next try
         except SessionLost as error:
             now = self.clock()
             buffer.doomed = self.failures.failed(records, error, now, now - began)
@@ -180,13 +188,24 @@ class ConsumerLoop:
         items: Sequence[Item | None],
         claimed: frozenset[UUID] = frozenset(),
     ) -> None:
-        """Handle the items of these records, and write the positions behind the records."""
+        """Handle the items of these records, and write the positions behind the records.
+
+        If the database is not where this process left it, the positions are read again before anything else is handled.
+        """
         wanted = [item for item in items if item is not None]
-        reached = self.partitions.behind(records)
-        if wanted:
-            self.transactions.run(lent, wanted, claimed, reached)
+        reached, in_step = self.partitions.behind(records), False
+        try:
+            if wanted:
+                in_step = self.transactions.run(lent, wanted, claimed, reached)
+            else:
+                in_step = owners.reach(lent.connection, self.consumer.name, reached)
+        except Overtaken:
+            self.partitions.look_again(reached)
+            raise
+        if in_step:
+            self.partitions.wrote(reached)
         else:
-            owners.reach(lent.connection, self.consumer.name, reached)
+            self.partitions.look_again(reached)
         metrics.MESSAGES.labels(self.consumer.name, "ignored").inc(len(items) - len(wanted))
 
     def _mark(self, lent: HandlerConnection, records: Sequence[Record]) -> None:
@@ -217,7 +236,7 @@ class ConsumerLoop:
         if verdict := self.failures.failed(records, error, self.clock()):
             shared = False if lent.connection.closed else self._is_shared(lent, records[0], error)
             if not self.failures.wait(records[0], error, self.clock(), shared=shared):
-                return self._reject(lent, records[0], *verdict)
+                return self._reject(lent, records[0], *verdict, calls_of(error))
         if lent.connection.closed:  # the handler that closes it is found part by part, each time on a new connection
             raise Unreachable("a handler closed the connection")
         return []
@@ -240,12 +259,41 @@ class ConsumerLoop:
             return True
         return None if isinstance(error, NotThere) and worked_at == -inf else False
 
+    def _compare(self, lent: HandlerConnection) -> None:
+        """Try others now and then while all fail alike. If one works, those in front count from the beginning."""
+        began = self.clock()
+        alike = self.partitions.alike() if began >= self._compare_at else {}
+        for (kind, cause), fronts in alike.items():
+            if self._any_works(lent, self.partitions.others(kind, _COMPARED), cause):
+                for each in fronts:
+                    each.count_anew()
+            else:
+                now = self.clock()
+                self._compare_at = now + max(_COMPARE_SECONDS, _COMPARE_RESTS * (now - began))
+
+    def _any_works(self, lent: HandlerConnection, others: Sequence[Record], cause: str) -> bool:
+        """Try these messages until one works, but no more once it took long."""
+        until = self.clock() + _COMPARE_SECONDS / _COMPARE_RESTS
+        for each in others:
+            if self._works(lent, each, cause):
+                return True
+            if lent.connection.closed:
+                raise Unreachable("the connection was lost while messages were compared")
+            if self.clock() > until:
+                break
+        return False
+
     def _works(self, lent: HandlerConnection, other: Record, cause: str) -> bool | None:
         """Try another message, and roll it back. Return None if that tells nothing about the cause."""
         self._mark(lent, [other])
+        kind = other.header(headers.TYPE)
+        self.partitions.worked.pop(kind, None)
         try:
             item = self.item(other)
-            return (isinstance(item, Received) and self.transactions.works(lent, item)) or None
+            if not isinstance(item, Received) or not self.transactions.works(lent, item):
+                return None
+            self.partitions.worked[kind] = other
+            return True
         except SessionLost:
             return None
         except Unreachable:
@@ -253,8 +301,10 @@ class ConsumerLoop:
         except (NotNow, Undecided, Transient, HandlerFailed) as error:
             return False if cause_of(error) == cause else None
 
-    def _reject(self, lent: HandlerConnection, record: Record, code: str, why: str) -> list[Record]:
-        """Reject the record now, or as soon as that can be written: the decision stands."""
+    def _reject(
+        self, lent: HandlerConnection, record: Record, code: str, why: str, where: Sequence[str] = ()
+    ) -> list[Record]:
+        """Reject the record now, or as soon as that can be written: the decision stands. `where` is for the log."""
         buffer = self.partitions.by_place[record.place]
         buffer.doomed = code, why
         if lent.connection.closed:
@@ -262,13 +312,15 @@ class ConsumerLoop:
         poison = poison_of(record, code, why, self._id_from(record))
         try:
             self.transact(lent, [record], [poison])
+        except Overtaken:
+            return []
         except Unreachable:
             raise
         except (Transient, HandlerFailed) as error:
             self.failures.hold(buffer, record, error, self.clock())
             return []
         log.error("rejected", consumer=self.consumer.name, record=str(record), type=poison.type, code=code,
-                  error=poison.error)  # fmt: skip
+                  error=poison.error, where=list(where))  # fmt: skip
         self.partitions.finish([record])
         return [record]
 

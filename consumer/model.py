@@ -26,6 +26,14 @@ class Position(NamedTuple):
     topic_id: str | None = None
 
 
+class Advance(NamedTuple):
+    """The move of a position by a batch."""
+
+    was: int | None
+    """The offset that this process last left in the database. With another one, the database was put back."""
+    to: Position
+
+
 class Record(NamedTuple):
     """A record as it is in Kafka. Any part may be missing, and none has to be text."""
 
@@ -93,13 +101,21 @@ class Poison(NamedTuple):
     error: str
 
 
+def only_messages(reports: tuple[Message, ...]) -> tuple[Message, ...]:
+    """Return these reports, or raise the error where a handler made them."""
+    for each in reports:
+        if not isinstance(each, Message):
+            raise TypeError(f"a report must be a ferryman.Message, not {type(each).__name__}")
+    return reports
+
+
 class Done:
     """The message took effect; `reports` are the messages that tell of it."""
 
     __slots__ = ("reports",)
 
     def __init__(self, *reports: Message) -> None:
-        self.reports = reports
+        self.reports = only_messages(reports)
 
     def __repr__(self) -> str:
         return f"Done{self.reports!r}"
@@ -112,7 +128,7 @@ class Refused:
 
     def __init__(self, reason: str, *reports: Message) -> None:
         self.reason = reason
-        self.reports = reports
+        self.reports = only_messages(reports)
 
     def __repr__(self) -> str:
         return f"Refused({self.reason!r}, *{self.reports!r})"

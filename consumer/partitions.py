@@ -1,10 +1,9 @@
 """The partitions of this process: the records that wait in each, and the marks in the database of who owns it."""
 
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from itertools import islice, takewhile
+from itertools import chain, islice
 from math import inf
 from typing import TypeAlias
 
@@ -12,7 +11,8 @@ import psycopg
 import structlog
 
 from ferryman.consumer import metrics
-from ferryman.consumer.model import Partition, Position, Record
+from ferryman.consumer.model import Advance, Partition, Position, Record
+from ferryman.consumer.partition_buffer import PartitionBuffer
 from ferryman.consumer.store import owners
 from ferryman.consumer.store.receipts import Connection
 from ferryman.runtime import postgres
@@ -23,109 +23,8 @@ log = structlog.get_logger(__name__)
 Seek: TypeAlias = Callable[[Mapping[Partition, int]], None]
 """Reads partitions from these offsets on."""
 
-_OVERHEAD_BYTES = 500
-"""The memory of a record besides its key, value and headers."""
 _SPREAD = 0.618
 """The golden ratio: its multiples come near every place between the first and the last."""
-
-
-@dataclass(slots=True)
-class PartitionBuffer:
-    """The records of one partition that wait, in order. Handled ones leave it from the front."""
-
-    position: int | None = None
-    """The offset behind the last handled record."""
-    topic_id: str | None = None
-    waiting: deque[Record] = field(default_factory=deque)
-    sizes: deque[int] = field(default_factory=deque)
-    """The size of each waiting record."""
-    bytes: int = 0
-    held_until: float = 0.0
-    ends: list[int] = field(default_factory=list)
-    """A stack of the end offsets of the parts still to retry; the next part is last. Empty while nothing failed."""
-    attempts: int = 0
-    """The failures of the front record, alone or with others: the backoff grows by them."""
-    bugs: int = 0
-    """The failures of the front record alone that were its handler's fault."""
-    failing_since: float | None = None
-    """The time of the front's first transient failure alone. It is reset when nothing can be tried for a while."""
-    begun: int | None = None
-    """The offset that this process has begun alone: retries in a living process do not count."""
-    lost_seconds: float = 0.0
-    """The time of the front's tries alone that lost their session, and of the waits after them."""
-    claiming: int | None = None
-    """at_most_once: the offset whose claim got no answer. It may be in the inbox, claimed by this process."""
-    cause: str | None = None
-    """The cause of the front's last failure, if other messages may fail of it too."""
-    problem: str | None = None
-    """The reason why the front waits though it is not to blame, for a person to read."""
-    doomed: tuple[str, str] | None = None
-    """The code and error to reject the front with, as soon as that can be written."""
-    singly: range = range(0)
-    """The offsets to begin alone: the last owner died in a batch that contained them."""
-    watched: int = 0
-    """The number of records still to handle in marked batches, because the last owner died of an unknown cause."""
-
-    def add(self, record: Record) -> None:
-        if self.position is None:
-            self.position = record.offset
-        self.waiting.append(record)
-        self.sizes.append(size_of(record))
-        self.bytes += self.sizes[-1]
-
-    @property
-    def following(self) -> int:
-        """The offset behind the last record that waits, or was handled."""
-        return self.waiting[-1].offset + 1 if self.waiting else self.position or 0
-
-    def restart(self, position: Position) -> None:
-        """Drop what waits: it comes again, from this position on."""
-        fresh = PartitionBuffer(position.offset, position.topic_id, singly=self.singly, watched=self.watched)
-        for name in self.__slots__:
-            setattr(self, name, getattr(fresh, name))
-
-    @property
-    def suspicious(self) -> bool:
-        """True if the front may have killed a process."""
-        return bool(self.waiting) and self.waiting[0].offset in self.singly
-
-    @property
-    def apart(self) -> bool:
-        """True if the next records must not share a transaction with other partitions."""
-        return bool(self.ends) or self.suspicious
-
-    def next(self, most: int) -> list[Record]:
-        """Return the records at the front that may be handled together."""
-        if self.suspicious:
-            return [self.waiting[0]]
-        end = self.ends[-1] if self.ends else None
-
-        def together(record: Record) -> bool:
-            return (end is None or record.offset < end) and record.offset not in self.singly
-
-        return list(takewhile(together, islice(self.waiting, most)))
-
-    def take_apart(self, failed: Sequence[Record], *, halve: bool) -> None:
-        """Retry the failed records by themselves, or their first half before the second."""
-        end = failed[-1].offset + 1
-        if not self.ends or self.ends[-1] != end:
-            self.ends.append(end)
-        if halve and len(failed) > 1:
-            self.ends.append(failed[len(failed) // 2].offset)
-
-    def finish(self, record: Record) -> None:
-        """Remove a handled record. It must be in front: records that are skipped would never be handled."""
-        if self.waiting.popleft() is not record:
-            raise AssertionError(f"{record} was handled before the record in front of it")
-        self.bytes -= self.sizes.popleft()
-        self.position = record.offset + 1
-        self.watched = max(0, self.watched - 1)
-        front = self.waiting[0].offset if self.waiting else self.position
-        while self.ends and self.ends[-1] <= front:
-            self.ends.pop()
-        self.attempts = self.bugs = 0
-        self.lost_seconds = 0.0
-        self.failing_since = self.doomed = self.claiming = self.cause = self.problem = None
 
 
 class Entitlement(Enum):
@@ -157,7 +56,10 @@ class Partitions:
     by_place: dict[Partition, PartitionBuffer] = field(default_factory=dict)
     connection: Connection | None = None
     """The connection of the current turn, for the marks. It may be closed."""
+    worked: dict[bytes | None, Record] = field(default_factory=dict)
+    """A message of each type that worked when it was compared. It may be gone by now."""
     _unmarked: dict[Partition, Entitlement] = field(default_factory=dict)
+    _compared: int = 0
 
     def assigned(self, starts: Mapping[Partition, Position], how: Entitlement = Entitlement.FIRST) -> None:
         metrics.REBALANCES.labels(self.consumer).inc()
@@ -173,53 +75,68 @@ class Partitions:
                 buffer.topic_id = topic_id
                 self._unmarked.setdefault(place, Entitlement.SAME)
 
-    def mark(self, connection: Connection, seek: Seek) -> None:
-        """Mark new partitions as owned, and go back where this database does not know all that Kafka says was handled.
+    def look_again(self, places: Iterable[Partition] | None = None) -> None:
+        """Have the positions of these partitions, or of all, read again: the database may have been put back."""
+        for place in self.by_place if places is None else places:
+            self._unmarked.setdefault(place, Entitlement.SAME)
 
-        If that fails, the partitions stay unmarked, and nothing of them is handled.
+    def mark(self, connection: Connection, seek: Seek) -> None:
+        """Mark partitions as owned, and go back where this database does not know all that was handled.
+
+        How far that is, Kafka's offset says for a new partition, and for any other the position that we wrote last. If
+        this fails, the partitions stay unmarked, and nothing of them is handled.
         """
         if not self._unmarked:
             return
-        given = {place: Position(self.by_place[place].position or 0, self.by_place[place].topic_id)
-                 for place in self._unmarked}  # fmt: skip
-        known = owners.own(connection, self.consumer, given)
-        self._watch(known)
-        committed = {place for place, how in self._unmarked.items() if how == Entitlement.COMMITTED}
+        mine = {place: self.by_place[place] for place in self._unmarked}
+        known = owners.own(
+            connection, self.consumer, {p: Position(each.began, each.topic_id) for p, each in mine.items()}
+        )
+        handled = {p: (each.position or 0) if each.written is None else each.written for p, each in mine.items()}
+        anew = {place for place, each in known.items() if is_another_topic(mine[place].topic_id, each.before)}
+        behind = {place for place, each in known.items() if each.position.offset < handled[place]} - anew
+        self._watch(known, restored=bool(behind))
         self._log("this database never knew what Kafka says was handled; if it was restored, reset the group's offsets",
-                  {place: {"kafka": given[place].offset} for place in committed
-                   if known[place].owned is None and given[place].offset})  # fmt: skip
+                  {place: {"kafka": handled[place]} for place, how in self._unmarked.items()
+                   if how != Entitlement.FIRST and known[place].owned is None and handled[place]})  # fmt: skip
         self._unmarked = dict.fromkeys(self._unmarked, Entitlement.SAME)
-        anew = {place for place, each in known.items() if is_another_topic(given[place], each.position)}
-        behind = {place for place, each in known.items() if each.position.offset < given[place].offset} - anew
-        back = {place: given[place]._replace(offset=0) for place in anew}
-        if self.goes_back:
-            back |= {place: given[place]._replace(offset=known[place].position.offset) for place in behind}
-        if back:
-            seek({place: to.offset for place, to in back.items()})
-        for place, to in back.items():
-            self.by_place[place].restart(to)
+        if back := anew | behind if self.goes_back else anew:
+            seek({place: known[place].position.offset for place in back})
+        passed = {
+            place: Advance(known[place].position.offset, Position(mine[place].position or 0, mine[place].topic_id))
+            for place in sorted(behind - back)
+        }
+        if passed:  # what was handled stays handled, so the database follows
+            owners.reach(connection, self.consumer, passed)
+        for place, buffer in mine.items():
+            if place in back:
+                buffer.restart(known[place].position)
+            buffer.written = known[place].position.offset
+        self.wrote(passed)
         self._unmarked.clear()
         self._log("topic made anew: it is read from its first record",
-                  {place: {"was_at": known[place].position.offset} for place in anew})  # fmt: skip
+                  {place: {"was_at": was.offset} for place in anew if (was := known[place].before)})  # fmt: skip
         self._log("the database is behind Kafka, as after a restore: it goes back" if self.goes_back else
                   "the database is behind Kafka, as after a restore: at most once, nothing is handled again",
-                  {place: {"database": known[place].position.offset, "kafka": given[place].offset}
+                  {place: {"database": known[place].position.offset, "kafka": handled[place]}
                    for place in behind})  # fmt: skip
 
     def is_marked(self, place: Partition) -> bool:
         return place in self.by_place and place not in self._unmarked
 
-    def _watch(self, known: Mapping[Partition, owners.KnownPartition]) -> None:
+    def _watch(self, known: Mapping[Partition, owners.KnownPartition], *, restored: bool) -> None:
         """Be careful with partitions whose last owner died.
 
         Begin the records of its marked batch alone, and mark other batches until `watched` records are through: most
-        owners do not die of a message.
+        owners do not die of a message. In a restored database, the marks are those of the time of its backup.
         """
         suspects = [place for place, each in known.items() if each.owned and self._unmarked[place] != Entitlement.SAME]
         for place in suspects:
             self.by_place[place].singly, self.by_place[place].watched = known[place].marked, self.watched
-        if suspects:
-            log.warning("an owner died", consumer=self.consumer, partitions=sorted(suspects))
+        if suspects and not restored:
+            log.warning(
+                "an owner died, or the database was restored", consumer=self.consumer, partitions=sorted(suspects)
+            )
 
     def _log(self, event: str, partitions: Mapping[Partition, Mapping[str, int]]) -> None:
         if partitions:
@@ -255,9 +172,16 @@ class Partitions:
             if buffer := self.by_place.get(record.place):
                 buffer.add(record)
 
-    def behind(self, records: Iterable[Record]) -> dict[Partition, Position]:
-        """Return the positions behind these records."""
-        return {each.place: Position(each.offset + 1, self.by_place[each.place].topic_id) for each in records}
+    def behind(self, records: Iterable[Record]) -> dict[Partition, Advance]:
+        """Return the positions behind these records, sorted, so that two owners hardly ever deadlock."""
+        ends = {each.place: each.offset + 1 for each in records}
+        buffers = {place: self.by_place[place] for place in sorted(ends)}
+        return {p: Advance(each.written, Position(ends[p], each.topic_id)) for p, each in buffers.items()}
+
+    def wrote(self, reached: Mapping[Partition, Advance]) -> None:
+        """Note the positions that a batch has written."""
+        for place, each in reached.items():
+            self.by_place[place].written = each.to.offset
 
     def finish(self, records: Iterable[Record]) -> None:
         for record in records:
@@ -269,15 +193,43 @@ class Partitions:
             buffer.failing_since = None
 
     def another(self, record: Record) -> Record | None:
-        """Return a waiting message of the record's type that is not known to fail: after each attempt another one."""
-        kind, nth = record.header(headers.TYPE), self.by_place[record.place].attempts
-        others = [
-            each
-            for buffer in self.by_place.values()
-            for each in islice(buffer.waiting, 1 if buffer.cause else 0, None)
-            if each is not record and each.offset not in buffer.singly and each.header(headers.TYPE) == kind
-        ]
-        return others[int(nth * _SPREAD * len(others)) % len(others)] if others else None
+        """Return a waiting message of the record's type to compare it with. Prefer one that has worked before."""
+        kind = record.header(headers.TYPE)
+        worked = self.worked.get(kind)
+        if worked is not None and worked is not record and self._waits(worked):
+            return worked
+        return next(iter(self.others(kind, 1)), None)
+
+    def others(self, kind: bytes | None, most: int) -> list[Record]:
+        """Return waiting messages of a type that are not known to fail, other ones each time.
+
+        Every second one is the last of its partition: if all in front fail, it is the last ones that tell more.
+        """
+        found = [some for buffer in self.by_place.values() if (some := _comparable(buffer, kind))]
+        every = list(chain.from_iterable(found))
+        chosen: dict[tuple[Partition, int], Record] = {}
+        for _ in range(most if every else 0):
+            self._compared += 1
+            nth, last = divmod(self._compared, 2)
+            each = found[nth % len(found)][-1] if last else every[int(nth * _SPREAD * len(every)) % len(every)]
+            chosen[each.place, each.offset] = each
+        return list(chosen.values())
+
+    def alike(self) -> dict[tuple[bytes | None, str], list[PartitionBuffer]]:
+        """Return the partitions whose fronts wait because others fail of the same cause, by their type and cause."""
+        found: dict[tuple[bytes | None, str], list[PartitionBuffer]] = {}
+        for each in self.by_place.values():
+            if each.waiting and each.problem and each.cause:
+                found.setdefault((each.waiting[0].header(headers.TYPE), each.cause), []).append(each)
+        return found
+
+    def _waits(self, record: Record) -> bool:
+        """Return True if the record waits, and is not known to fail."""
+        buffer = self.by_place.get(record.place)
+        if buffer is None or not buffer.waiting or record.offset in buffer.singly:
+            return False
+        first = buffer.waiting[0].offset + bool(buffer.cause)
+        return first <= record.offset < buffer.following
 
     def share(self, record: Record) -> bool:
         """Return True if the front of another partition fails of the same cause as this one."""
@@ -294,9 +246,17 @@ class Partitions:
         return [place for place in waiting if place not in self._unmarked]
 
     def to_hold(self, now: float) -> set[Partition]:
-        """Return the partitions that are held; while the buffers are full, all that have something waiting too."""
-        full = self.bytes >= self.most_bytes
-        return {place for place, each in self.by_place.items() if each.held_until > now or (full and each.waiting)}
+        """Return the partitions of which nothing more is fetched: while the buffers are full, all that have something.
+
+        A partition that waits for its next try is fetched up to its share of half of the memory: what comes behind may
+        tell whose fault the failure is, and the other half is for partitions that work.
+        """
+        full, share = self.bytes >= self.most_bytes, self.most_bytes / 2 / max(1, len(self.by_place))
+        return {
+            place
+            for place, each in self.by_place.items()
+            if each.waiting and (full or (each.held_until > now and each.bytes >= share))
+        }
 
     def fed(self) -> set[Partition]:
         """Return the partitions with something waiting. One fetch of the others still tells how old their front is."""
@@ -320,11 +280,12 @@ class Partitions:
         return {place: each.position for place, each in self.by_place.items() if each.position is not None}
 
 
-def is_another_topic(ours: Position, theirs: Position) -> bool:
+def is_another_topic(topic_id: str | None, before: Position | None) -> bool:
     """Return True if the topic was deleted and made anew, as far as Kafka tells."""
-    return None not in (ours.topic_id, theirs.topic_id) and ours.topic_id != theirs.topic_id
+    return before is not None and None not in (topic_id, before.topic_id) and topic_id != before.topic_id
 
 
-def size_of(record: Record) -> int:
-    named = sum(len(name) + len(value or b"") for name, value in record.headers)
-    return len(record.value or b"") + len(record.key or b"") + named + _OVERHEAD_BYTES
+def _comparable(buffer: PartitionBuffer, kind: bytes | None) -> list[Record]:
+    """Return the waiting records of a type, but for a front that is known to fail, and for suspects."""
+    unknown = islice(buffer.waiting, 1 if buffer.cause else 0, None)
+    return [each for each in unknown if each.offset not in buffer.singly and each.header(headers.TYPE) == kind]

@@ -24,8 +24,8 @@ from ferryman.consumer.partitions import Partitions
 from ferryman.consumer.store import consumers, receipts
 from ferryman.consumer.store.receipts import Connection, Limits
 from ferryman.consumer.transaction import Transactions
-from ferryman.migrations import chains
-from ferryman.runtime import postgres
+from ferryman.migrations import chains, rights
+from ferryman.runtime import postgres, roles
 from ferryman.runtime.errors import FerrymanError, Misconfigured, Permanent, Transient
 from ferryman.runtime.life import Before, Life, no_hook
 from ferryman.runtime.settings import Settings
@@ -86,9 +86,11 @@ class ConsumerService:
 
     @contextmanager
     def _connected(self) -> Iterator[Connection]:
-        with postgres.connect(self._settings, self.name, autocommit=True) as connection:
+        role = roles.needed(roles.RUN_CONSUMER)
+        with postgres.connect(self._settings, self.name, autocommit=True, role=role) as connection:
             connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
             chains.check(connection, self._owners)
+            rights.check_name(connection, "consumer", self.name)
             yield connection
 
     def _serve(self, life: Life, connection: Connection, succeeded: Callable[[], None]) -> None:
@@ -107,6 +109,7 @@ class ConsumerService:
 
     def _take_turns(self, life: Life, connection: Connection, succeeded: Callable[[], None]) -> None:
         lent = handler_connection(self._consumer.connection, connection)
+        self._partitions.look_again()  # it may be another server, or the same one after a restore
         while not life.stopping.is_set():
             self._housekeeping.run(connection)
             self._loop.turn(lent, paused=self._housekeeping.paused)

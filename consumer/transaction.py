@@ -18,7 +18,7 @@ from ferryman.consumer import failures, metrics, wire
 from ferryman.consumer.api import Consumer, Handled, Many
 from ferryman.consumer.connections import Deadline, HandlerConnection
 from ferryman.consumer.failures import HandlerFailed, NotNow, Overtaken, TookTooLong, Undecided, failure_of
-from ferryman.consumer.model import Done, Item, Outcome, Partition, Poison, Position, Received, Refused, Retry
+from ferryman.consumer.model import Advance, Done, Item, Outcome, Partition, Poison, Received, Refused, Retry
 from ferryman.consumer.store import receipts, rejected
 from ferryman.consumer.store.receipts import DEFAULT_LIMITS, InboxVerdict, KnownReceipt, Limits
 from ferryman.message import Stored
@@ -40,13 +40,15 @@ class BatchTransaction:
     limits: Limits = DEFAULT_LIMITS
     claimed: frozenset[UUID] = frozenset()
     """at_most_once: the messages whose receipt was written for this very try."""
-    reached: Mapping[Partition, Position] = field(default_factory=dict)
+    reached: Mapping[Partition, Advance] = field(default_factory=dict)
     """The positions behind the batch's records."""
     before: Before = no_hook
     committing: Callable[[], None] = lambda: None
     """Called right before the COMMIT. If it raises, everything is rolled back."""
     trial: bool = False
     """True if everything is to be rolled back: only whether it works is asked."""
+    in_step: bool = True
+    """False if the positions were not written: the database is not where this process left it."""
     tally: Counter[str] = field(default_factory=Counter)
     """The number of messages by verdict."""
     handled: list[Handled] = field(default_factory=list)
@@ -199,14 +201,21 @@ class BatchTransaction:
             self._reports = [[each for each in made if each.id not in swallowed] for made in self._reports]
 
     def _record(self) -> None:
+        """Write the verdicts and the positions. The order of messages is kept if the database was put back: roll back.
+
+        at_most_once handles nothing again, so there it is only told.
+        """
         verdicts = list(self._verdicts())
-        recorded, xid, cursors = receipts.record(self.connection, self.consumer.name, verdicts, self.reached)
-        if xid != self._xid:
+        recorded = receipts.record(self.connection, self.consumer.name, verdicts, self.reached)
+        if recorded.xid != self._xid:
             raise HandlerFailed("it ended the transaction and began another: only the runtime commits")
-        if cursors:
-            raise HandlerFailed(f"it left {cursors} cursors open: close them")
-        if missing := {each.id for each in verdicts} - recorded:
+        if recorded.cursors:
+            raise HandlerFailed(f"it left {recorded.cursors} cursors open: close them")
+        if missing := {each.id for each in verdicts} - recorded.ids:
             raise Overtaken(f"{len(missing)} messages were handled by another process meanwhile")
+        self.in_step = recorded.positions == len(self.reached)
+        if not self.in_step and self.consumer.mode == "effectively_once":
+            raise Overtaken("the database has other positions than this process wrote")
 
     def _verdicts(self) -> Iterator[InboxVerdict]:
         """Yield the verdict on each message that had none. A conflict has that of the message with its id."""
@@ -251,8 +260,9 @@ class Transactions:
         lent: HandlerConnection,
         items: Sequence[Item],
         claimed: frozenset[UUID],
-        reached: Mapping[Partition, Position],
-    ) -> None:
+        reached: Mapping[Partition, Advance],
+    ) -> bool:
+        """Run a batch. Return False if its positions were not written, because the database has others."""
         began = self.clock()
         batch = BatchTransaction(
             self.consumer, lent, items, self.limits, claimed, reached, before=self.before, committing=self.deadline.lift
@@ -266,6 +276,7 @@ class Transactions:
         seconds = self.clock() - began
         self.size = next_size(self.size, self.most, len(items), seconds)
         metrics.batch(self.consumer.name, batch.tally, len(items), seconds)
+        return batch.in_step
 
     def works(self, lent: HandlerConnection, item: Received) -> bool:
         """Handle a message and roll it back. Return True if its handler managed it; False if it was not called."""

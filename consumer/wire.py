@@ -192,7 +192,8 @@ def dead_letter(consumer: str, poison: Poison, most_bytes: int) -> Stored:
     """Return the message about a rejected record, such that the outbox never refuses it.
 
     Key, value and headers are in base64, since they may be anything. What makes the letter too large is left out, and
-    stays in `ferryman.inbox_rejected`. Its id is derived from the record's place: a record has one letter.
+    stays in `ferryman.inbox_rejected`. Its id is derived from the message's, and the record's place
+    and bytes: a record has one letter, also if its topic is made anew.
     """
     record = poison.record
     body = {
@@ -209,7 +210,8 @@ def dead_letter(consumer: str, poison: Poison, most_bytes: int) -> Stored:
         "value_bytes": None if record.value is None else len(record.value),
         "headers_base64": None if record.no_headers else headers_to_base64(record.headers),
     }
-    id_ = derived(poison.id, f"{consumer}/{record.topic}/{record.partition}/{record.offset}")
+    place = f"{record.topic}/{record.partition}/{record.offset}"
+    id_ = derived(poison.id, f"{consumer}/{place}/{poison.hash.hex()}")
     topic, key = dead_letter_topic(record.topic, consumer), f"{record.topic}/{record.partition}"
     return Stored(topic, key, DEAD_LETTER, _fitting(body, most_bytes), None, id_, None, JSON)
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import psycopg
 from psycopg import sql
 
+from ferryman.migrations import rights
 from ferryman.runtime import postgres
 from ferryman.runtime.errors import Misconfigured
 from ferryman.runtime.postgres import Connection
@@ -23,10 +24,12 @@ ENGINE = "engine"
 # An arbitrary number of our own: a migration holds this advisory lock until its commit.
 _LOCK = 0x46455252594D414E  # "FERRYMAN"
 
-# A DDL lock that is not granted in 5 s must not make every writer queue behind it.
+# A DDL lock that is not granted in 5 s must not make every writer queue behind it. A function in `public` must not
+# stand for PostgreSQL's own in views, policies and functions, which are parsed here.
 _PREPARE = f"""\
 -- migrations.prepare
 SELECT set_config('lock_timeout', '0', true), set_config('statement_timeout', '0', true);
+SELECT set_config('search_path', 'pg_catalog, pg_temp', true);
 SELECT pg_advisory_xact_lock({_LOCK});
 SELECT set_config('lock_timeout', '5s', true);
 CREATE SCHEMA IF NOT EXISTS {SCHEMA};
@@ -35,6 +38,11 @@ _VERSION_TABLE = """\
 -- migrations.version_table
 CREATE TABLE {table} (version_num varchar(32) NOT NULL CONSTRAINT version_{owner}_pkc PRIMARY KEY);
 """
+_VERSION_TABLES = f"""\
+-- migrations.version_tables
+SELECT substr(c.relname, 9) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname = '{SCHEMA}' AND c.relname LIKE 'version\\_%'
+"""  # noqa: S608 - only our own name is put in
 _RECORD = """\
 -- migrations.record
 DELETE FROM {table};
@@ -153,8 +161,13 @@ def _revision(connection: Connection, owner: str) -> str | None:
     return str(row[0]) if row else None
 
 
-def upgrade(connect: Callable[[], Connection], wanted: Sequence[str]) -> list[dict[str, str | None]]:
-    """Apply missing revisions, if another replica was not first. Return the old and new level of each chain."""
+def upgrade(
+    connect: Callable[[], Connection], wanted: Sequence[str], granted: Callable[[str], None] = lambda _: None
+) -> list[dict[str, str | None]]:
+    """Apply missing revisions, if another replica was not first. Return the old and new level of each chain.
+
+    Then grant again what roles have lost, as by a restore without grants; `granted` is called with each statement.
+    """
     try:
         with connect() as connection:
             connection.autocommit = False  # the lock must last for the transaction
@@ -164,10 +177,37 @@ def upgrade(connect: Callable[[], Connection], wanted: Sequence[str]) -> list[di
             for owner, have in before.items():
                 for statements in _missing(owner, have):
                     connection.execute(statements.encode())
+            for statement in lost_rights(connection):
+                connection.execute(statement.encode())
+                granted(statement)
             connection.execute(_CLOSE)
             return [{"chain": owner, "from": have, "to": head(owner)} for owner, have in before.items()]
     except psycopg.Error as error:
         raise postgres.translate(error) from error
+
+
+def lost_rights(connection: Connection) -> list[str]:
+    """Return the statements that give the roles what they lack of what the chains of this database grant.
+
+    There are none where the engine was never migrated.
+    """
+    present = {name for (name,) in connection.execute(_VERSION_TABLES).fetchall()}
+    if ENGINE not in present:
+        return []
+    files = {owner: [file.read_text(encoding="utf-8") for file in revisions(owner).values()] for owner in owners()}
+    return rights.missing(connection, {owner: texts for owner, texts in files.items() if owner in present}, ENGINE)
+
+
+def unmade_roles(connection: Connection) -> list[tuple[str, str]]:
+    """Return what is bound to a role that does not exist, each with its remedy."""
+    return [
+        (
+            f"the {kind} {name} is bound to the role {role}, which does not exist",
+            f"CREATE ROLE {role}, then `ferryman migrate`",
+        )
+        for kind, name, role, exists in rights.bound(connection)
+        if exists is None
+    ]
 
 
 def doors(connection: Connection) -> list[tuple[str, str]]:

@@ -21,7 +21,7 @@ from ferryman.relay.model import LANES
 from ferryman.relay.ring import Housekeeper, RingKeeper
 from ferryman.relay.source import SourceDatabase, sources
 from ferryman.relay.store import backlog, claims
-from ferryman.relay.store.rebase import check_cluster
+from ferryman.relay.store.kafka_cluster import check_cluster
 from ferryman.relay.topics import TopicDirectory
 from ferryman.runtime.errors import FerrymanError, Misconfigured, Transient
 from ferryman.runtime.kafka import client_config
@@ -63,8 +63,8 @@ class RelayWorker:
     progress_at: float = field(default_factory=time.monotonic)
     _knows_cluster: bool = False
     """True if the Kafka cluster was compared with the one that the connected database knows."""
-    _rehearsed: bool = False
-    """True if a lane was settled on this connection, and taken back."""
+    _was_interrupted: bool = False
+    """True if a turn failed since a lane could be settled last."""
 
     def run(self) -> None:
         """Take turns until told to stop, or finished."""
@@ -78,6 +78,7 @@ class RelayWorker:
         never_right = isinstance(problem, Misconfigured) and not self.source.was_reached
         if self.drained or (self.alone and never_right):
             raise problem
+        self._was_interrupted = True
         self.source.away(problem)
         self.stopping.wait(seconds)
         self.progress_at = time.monotonic()
@@ -88,7 +89,7 @@ class RelayWorker:
         turns = LaneWorker(connection, publisher, self.cluster, settings, self.stopping, self.source.name, self.before)
         busy_at = time.monotonic()
         publisher.open()
-        self._knows_cluster = self._rehearsed = False
+        self._knows_cluster = False
         try:
             while not self.stopping.is_set():
                 self.progress_at = now = time.monotonic()
@@ -118,11 +119,12 @@ class RelayWorker:
     def _may_publish(self, connection: Connection) -> bool:
         """Return True if Kafka is there, and is the cluster that it was before; else wait a moment.
 
-        Before anything is published on a new connection, it must also be possible to settle it.
+        After an interruption it must also be possible to settle what would be published.
         """
         if self.cluster.probe(_PROBE_SECONDS):
             if self._knows_cluster:
-                return self._may_settle(connection)
+                self._rehearse(connection)
+                return True
             try:
                 here = self.cluster.topics.cluster_id(_PROBE_SECONDS)
             except FerrymanError as error:
@@ -130,19 +132,19 @@ class RelayWorker:
             else:
                 check_cluster(connection, here)
                 self._knows_cluster = True
-                return self._may_settle(connection)
+                self._rehearse(connection)
+                return True
         if self.drained:
             raise self.cluster.error()
         self.source.served()  # as far as anything asks it
         self.stopping.wait(_CLUSTER_WAIT_SECONDS)
         return False
 
-    def _may_settle(self, connection: Connection) -> bool:
-        """Return True if a lane could be settled on this connection; else others hold them all: wait a moment."""
-        self._rehearsed = self._rehearsed or claims.rehearse(connection)
-        if not (self._rehearsed or self.drained):
-            self.stopping.wait(self.source.settings.relay.pause_seconds)
-        return self._rehearsed or self.drained is not None
+    def _rehearse(self, connection: Connection) -> None:
+        """Settle a lane and take it back, if the last connection was interrupted; raise what the database refuses."""
+        if self._was_interrupted:
+            claims.rehearse(connection)
+            self._was_interrupted = False
 
     def _report(self, turn: Turn, publisher: Publisher) -> None:
         self.source.served()

@@ -13,11 +13,11 @@ from ferryman.migrations import chains
 from ferryman.relay import metrics
 from ferryman.relay.store import claims
 from ferryman.relay.store.rebase import identify
-from ferryman.runtime import postgres
+from ferryman.runtime import postgres, roles
 from ferryman.runtime.errors import FerrymanError
 from ferryman.runtime.postgres import Connection
 from ferryman.runtime.settings import Settings
-from ferryman.runtime.settings_relay import Relay
+from ferryman.runtime.settings_relay import Relay, source_setting
 
 log = structlog.get_logger(__name__)
 
@@ -32,6 +32,8 @@ class SourceDatabase:
     name: str
     ce_source: str
     settings: Settings
+    setting: str = postgres.URL
+    """The setting that names its database."""
     problem: str | None = _NOT_YET
     was_reached: bool = False
     _changing: threading.Lock = field(default_factory=threading.Lock)
@@ -41,7 +43,11 @@ class SourceDatabase:
     @contextmanager
     def connect(self) -> Iterator[Connection]:
         """Connect for one worker, which opens its transactions one by one."""
-        with postgres.connect(self.settings, "relay", autocommit=True, writes=True) as connection:
+        role = roles.needed(roles.RUN_RELAY)
+        with (
+            postgres.naming(self.setting),
+            postgres.connect(self.settings, "relay", autocommit=True, writes=True, role=role) as connection,
+        ):
             connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
             chains.check(connection)
             if warning := identify(connection).warning:
@@ -91,13 +97,17 @@ def sources(settings: Settings) -> list[SourceDatabase]:
         return [_source("default", relay.ce_source, settings)]
     return [
         _source(
-            name, each.ce_source or relay.ce_source, settings.model_copy(update={"database_url": each.database_url})
+            name,
+            each.ce_source or relay.ce_source,
+            settings.model_copy(update={"database_url": each.database_url}),
+            source_setting(name),
         )
         for name, each in relay.sources.items()
     ]
 
 
-def _source(name: str, ce_source: str | None, settings: Settings) -> SourceDatabase:
-    url = postgres.required_url(settings)
-    database = postgres.parameters(url, settings.database, "relay").get("dbname") or name
-    return SourceDatabase(name, ce_source or f"/{database}", settings)
+def _source(name: str, ce_source: str | None, settings: Settings, setting: str = postgres.URL) -> SourceDatabase:
+    with postgres.naming(setting):
+        url = postgres.required_url(settings)
+        database = postgres.parameters(url, settings.database, "relay").get("dbname") or name
+    return SourceDatabase(name, ce_source or f"/{database}", settings, setting)

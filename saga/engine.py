@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple
 
+from pydantic import SecretStr
+
 from ferryman.consumer.kafka.consumer_topics import retry_topic
 from ferryman.consumer.model import Done, Outcome, Received, Refused
 from ferryman.message import Message
@@ -57,8 +59,12 @@ class Sagas(Generic[RowT]):
         on_result: Callable[[RowT, Received], Move | Stray],
         on_due: Callable[[RowT], Move],
         participants: Mapping[str, str] | None = None,
+        outboxes: Mapping[str, SecretStr] | None = None,
     ) -> None:
-        """`participants` names, by topic of commands, the consumer group that must read them for time to count."""
+        """`participants` names, by topic of commands, the consumer group that must read them for time to count.
+
+        `outboxes` has, by topic of results, the URL of the database whose outbox must have published them.
+        """
         columns: tuple[str, ...] = getattr(row, "_fields", ())
         if not {"state", "attempt", "reason"} <= set(columns):
             raise Misconfigured(
@@ -72,6 +78,7 @@ class Sagas(Generic[RowT]):
         self._on_result = on_result
         self._on_due = on_due
         self.participants = dict(participants or {})
+        self.outboxes = dict(outboxes or {})
         metrics.begin(machine.name)
 
     @property

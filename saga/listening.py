@@ -1,7 +1,8 @@
 """Watch whether everybody listens: a saga's time counts only while its commands and results are read.
 
 Every second the ends of the topics are noted. Once the groups have committed up to the ends of some moment, everything
-that was sent before it has been read. Only Kafka is asked, so a participant may be anybody's.
+that was sent before it has been read. Only Kafka is asked, so a participant may be anybody's. If the database of a
+participant is named, it is asked too: a result that waits in its outbox is in no topic yet.
 """
 
 import threading
@@ -11,9 +12,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ferryman.runtime import kafka
-from ferryman.runtime.settings import Kafka
+from pydantic import SecretStr
+
+from ferryman.runtime import kafka, postgres
+from ferryman.runtime.errors import FerrymanError
+from ferryman.runtime.postgres import Connection
+from ferryman.runtime.settings import Kafka, Settings
 from ferryman.saga.engine import ResultSource
+from ferryman.saga.store import unpublished_seconds
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer
@@ -27,12 +33,43 @@ Place = tuple[str, str, int]
 
 
 @dataclass(slots=True)
+class ParticipantOutbox:
+    """The outbox in a participant's database that a topic of results comes from."""
+
+    topic: str
+    url: SecretStr
+    settings: Settings
+    _connection: Connection | None = None
+
+    def waiting_seconds(self) -> float:
+        """Return how long the first entry has waited to be published, by its own clock; 0 if none waits.
+
+        A standby is refused: it may not know yet of what waits.
+        """
+        try:
+            if self._connection is None:
+                theirs = self.settings.model_copy(update={"database_url": self.url})
+                self._connection = postgres.connect(theirs, "saga", autocommit=True, writes=True)
+            with postgres.transaction(self._connection, self.settings.database):
+                return unpublished_seconds(self._connection, [self.topic])
+        except FerrymanError:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+
+@dataclass(slots=True)
 class Listeners:
     """The groups that must have read everything, each with its topic; a thread watches them."""
 
     machine: str
     readers: Sequence[ResultSource]
     settings: Kafka
+    outboxes: Sequence[ParticipantOutbox] = ()
     _moments: deque[tuple[float, dict[Place, int]]] = field(default_factory=lambda: deque(maxlen=_MOST_MOMENTS))
     _heard_at: float = float("-inf")
     _bug: Exception | None = None
@@ -57,17 +94,25 @@ class Listeners:
                 self._look(admin)
             except KafkaException as error:
                 self.why = f"Kafka does not tell who listens: {kafka.translate(error).message}"
+            except FerrymanError as error:
+                self.why = f"a participant's database does not tell what waits to be published: {error.message}"
             except Exception as error:
                 self._bug = error
                 break
         for client in self._clients.values():
             client.close()
+        for outbox in self.outboxes:
+            outbox.close()
 
     def _look(self, admin: "AdminClient") -> None:
-        """Note the ends of the topics, and find the last moment up to which all groups have read."""
+        """Note the ends of the topics, and find the last moment up to which all groups have read.
+
+        The outboxes are asked before Kafka: a result that was published in between is before the ends.
+        """
         now = time.monotonic()
+        waiting = max((each.waiting_seconds() for each in self.outboxes), default=0.0)
         first, end = self._offsets(admin)
-        self._moments.append((now, end))
+        self._moments.append((now - waiting, end))
         read = self._committed(first)
         for at, ends in self._moments:
             if all(read.get(place, offset) >= offset for place, offset in ends.items()):
@@ -76,6 +121,8 @@ class Listeners:
         if behind:
             group, topic, number = behind[0]
             self.why = f"the group {group} has not read all of {topic}, partition {number}"
+        elif waiting:
+            self.why = "a participant's results wait to be published"
 
     def _offsets(self, admin: "AdminClient") -> tuple[dict[Place, int], dict[Place, int]]:
         """Return the first offset and the end of each partition. A topic that does not exist has none."""

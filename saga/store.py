@@ -59,6 +59,11 @@ _HEARD = """\
 SELECT ferryman.saga_heard(%(machine)s, %(age)s, %(topics)s, %(idle)s)
 """
 
+_UNPUBLISHED_SECONDS = """\
+-- saga.unpublished_seconds
+SELECT extract(epoch FROM clock_timestamp() - ferryman.saga_unpublished_since(%(topics)s))::float8
+"""
+
 _MOVE = """\
 -- saga.move
 UPDATE {table} s
@@ -185,6 +190,11 @@ class SagaStore:
             return 0
         meant = {"machine": self._machine, "seconds": seconds, "most": _MOST_FORGOTTEN}
         return int(_rows(db, _FORGET_STRAYS, meant)[0][0])
+
+
+def unpublished_seconds(db: Connection, topics: Sequence[str]) -> float:
+    """Return how long the first entry here that may be for one of these topics has waited; 0 if none waits."""
+    return float(_rows(db, _UNPUBLISHED_SECONDS, {"topics": list(topics)})[0][0] or 0.0)
 
 
 def _rows(db: Connection, query: str, given: dict[str, Any]) -> list[tuple[Any, ...]]:

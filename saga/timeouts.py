@@ -11,8 +11,8 @@ from typing import Any
 
 import structlog
 
-from ferryman.migrations import chains
-from ferryman.runtime import postgres
+from ferryman.migrations import chains, rights
+from ferryman.runtime import postgres, roles
 from ferryman.runtime.errors import FerrymanError, Misconfigured, Transient
 from ferryman.runtime.life import Life
 from ferryman.runtime.postgres import Connection
@@ -20,7 +20,7 @@ from ferryman.runtime.settings import Settings
 from ferryman.runtime.supervised import supervise
 from ferryman.saga import guards, metrics
 from ferryman.saga.engine import Sagas
-from ferryman.saga.listening import Listeners
+from ferryman.saga.listening import Listeners, ParticipantOutbox
 from ferryman.saga.moves import Key
 from ferryman.saga.store import Moved
 
@@ -59,14 +59,17 @@ class DueLoop:
 
         if self.settings.kafka.bootstrap_servers:
             self._idle = False  # sagas may have been on their way before
-            self._listeners = Listeners(self.sagas.machine.name, self.sagas.listeners, self.settings.kafka)
+            outboxes = [ParticipantOutbox(topic, url, self.settings) for topic, url in self.sagas.outboxes.items()]
+            self._listeners = Listeners(self.sagas.machine.name, self.sagas.listeners, self.settings.kafka, outboxes)
             threading.Thread(target=self._listeners.watch, args=(life.stopping,), daemon=True).start()
         supervise(life.stopping, self._connected, partial(self._serve, life), interrupted)
 
     @contextmanager
     def _connected(self) -> Iterator[Connection]:
-        with postgres.connect(self.settings, self.name, autocommit=True) as connection:
+        role = roles.needed(roles.RUN_CONSUMER)
+        with postgres.connect(self.settings, self.name, autocommit=True, role=role) as connection:
             chains.check(connection, self.owners)
+            rights.check_name(connection, "machine", self.sagas.machine.name)
             guards.check(connection, self.sagas.machine)
             yield connection
 

@@ -125,9 +125,9 @@ def _unfit(connection: Connection, records: Sequence[Row]) -> str | None:
 
 
 def _values(connection: Connection, known: KnownMessage) -> list[bytes | None]:
-    places = [(each["topic"], each["partition"], each["offset"]) for each in known.records]
-    values = rejected.values(connection, known.consumer, places)
-    return [values.get(each) for each in places]
+    numbers = [each["number"] for each in known.records]
+    values = rejected.values(connection, known.consumer, numbers)
+    return [values.get(each) for each in numbers]
 
 
 def tell(known: KnownMessage) -> Story:
@@ -144,7 +144,7 @@ def tell(known: KnownMessage) -> Story:
             return _received(known.receipt)
         case "REOPENED":
             return _reopened(known)
-    return Story("REJECTED, and its record does not exist any more", None)
+    return Story("REJECTED, and its record does not exist any more: only its writer can send it anew", None)
 
 
 def results(receipt: Row) -> list[dict[str, str]]:
@@ -160,12 +160,17 @@ def place_of(row: Row) -> str:
     return written((row["topic"], row["partition"], row["offset"]))
 
 
+def _reference(record: Row) -> str:
+    """Return what names this record alone for `--id`. Records at one place may even have the same id: a conflict."""
+    return f"{record['id']} --code {record['code']}" if record["shares_place"] else place_of(record)
+
+
 def _rejected(known: KnownMessage, record: Row) -> Story:
     said = f"REJECTED ({record['code']}): {record['error']}"
-    discard = f"ferryman inbox discard --id {place_of(record)} --consumer {known.consumer}"
+    discard = f"ferryman inbox discard --id {_reference(record)} --consumer {known.consumer}"
     if known.unfit is not None:
         return Story(f"{said}. It cannot be requeued: {known.unfit}", discard)
-    requeue = f"ferryman inbox requeue --id {place_of(record)} --consumer {known.consumer}"
+    requeue = f"ferryman inbox requeue --id {_reference(record)} --consumer {known.consumer}"
     return Story(said, f"mend the cause, then {requeue}   or   {discard}")
 
 
@@ -173,7 +178,7 @@ def _settled(known: KnownMessage, record: Row) -> Story:
     by = f"by {record['who']} at {moment(record['changed_at'])} ({record['reason']})"
     was = f"it had been rejected with {record['code']}: {record['error']}"
     if record["status"] == "DISCARDED":
-        again = None if known.unfit else f"ferryman inbox requeue --id {place_of(record)} --consumer {known.consumer}"
+        again = None if known.unfit else f"ferryman inbox requeue --id {_reference(record)} --consumer {known.consumer}"
         return Story(f"DISCARDED {by}: it has no effect; {was}", again)
     return Story(f"REQUEUED {by}; {was}", f"ferryman inbox list --consumer {known.consumer} --status REOPENED")
 

@@ -54,7 +54,10 @@ class RequeueCounts:
 
 
 def named(desk: Desk, selection: SelectedMessages) -> list[RejectedRecord]:
-    """Return all selected records, whatever became of them. Refuse ids and places that do not exist."""
+    """Return all selected records, whatever became of them.
+
+    Refuse ids and places that do not exist, and places that name several records.
+    """
     meant = selection.parameters()
     with desk.acting() as connection:
         found = [each for waiting in (True, False) for each in rejected.records(connection, meant, waiting=waiting)]
@@ -66,6 +69,13 @@ def named(desk: Desk, selection: SelectedMessages) -> list[RejectedRecord]:
             f"{whose} rejected {', '.join(missing)}",
             remedy="`ferryman inbox show` says what is known of it, `ferryman inbox list` what was rejected",
         )
+    for place in selection.places:
+        if len(here := [each for each in found if each.place == place]) > 1:
+            said = ", ".join(f"{each.id} ({each.code}, {each.status})" for each in here)
+            raise FerrymanError(
+                f"{written(place)} is the place of {len(here)} rejected records, since its topic was made anew: {said}",
+                remedy="name the one that you mean by its id; if they have one id, say its --code too",
+            )
     return found
 
 
@@ -133,6 +143,16 @@ def requeue(desk: Desk, selection: SelectedMessages, act: Act | None, done: Requ
     return done
 
 
+def rehearse(desk: Desk, selection: SelectedMessages, act: Act) -> None:
+    """Requeue the first messages and roll it back. Raise whatever would prevent the requeue, as a missing right."""
+    for records in _chunks(desk, selection):
+        with desk.acting() as connection, connection.transaction(force_rollback=True):
+            judged = zip(records, judge(connection, records), strict=True)
+            if fit := [(record, made) for record, made in judged if isinstance(made, Stored)]:
+                _requeue_chunk(connection, selection, act, fit)
+                return
+
+
 def _requeue_chunk(
     connection: Connection, selection: SelectedMessages, act: Act, fit: Sequence[Requeued]
 ) -> list[Requeued]:
@@ -145,8 +165,8 @@ def _requeue_chunk(
     records = [record for record, _ in chosen]
     if rejected.settle(connection, records, REQUEUED, act, was=(REJECTED, DISCARDED)) < len(chosen):
         raise Transient("somebody else decided about some of them meanwhile", remedy="look again, and repeat it")
-    values = rejected.values(connection, selection.consumer, [record.place for record in records])
-    outbox.append_stored(connection, [made._replace(payload=values[record.place]) for record, made in chosen])
+    values = rejected.values(connection, selection.consumer, [record.number for record in records])
+    outbox.append_stored(connection, [made._replace(payload=values[record.number]) for record, made in chosen])
     audit(connection, "requeue", act, said=selection.as_json(), entries=len(chosen))
     return chosen
 
@@ -171,7 +191,7 @@ def _waiting_chunks(desk: Desk, selection: SelectedMessages) -> Iterator[list[Re
             return
         sizes = accumulate(each.value_bytes or 0 for each in records)
         chunk = records[: max(1, sum(size <= _MOST_BYTES for size in sizes))]
-        after = chunk[-1].place
+        after = chunk[-1].place, chunk[-1].number
         yield chunk
 
 

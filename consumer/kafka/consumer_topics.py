@@ -92,14 +92,14 @@ class RetryTopics:
 def check_dedupe_window(settings: Settings, consumer: Consumer) -> bool:
     """Refuse settings by which a receipt is forgotten before its last duplicate can come.
 
-    Return True if the cluster told the settings of every topic.
+    Return True if the cluster told the settings of every topic that exists.
     """
     if not settings.consumer.receipts_retention_seconds:
         return True
     retries = [retry_topic(each, consumer.name) for each in consumer.topics]
     told = _topic_settings(settings, [*consumer.topics, *retries])
     for topic, configuration in told.items():
-        if problem := window_problem(topic, configuration, settings):
+        if configuration is not None and (problem := window_problem(topic, configuration, settings)):
             raise problem
     return told.keys() >= set(consumer.topics)
 
@@ -126,11 +126,17 @@ def window_problem(topic: str, configuration: Mapping[str, str], settings: Setti
     )  # fmt: skip
 
 
-def _topic_settings(settings: Settings, topics: Sequence[str]) -> dict[str, dict[str, str]]:
-    """Return the settings of the topics that exist, as far as the cluster tells them."""
+def _topic_settings(settings: Settings, topics: Sequence[str]) -> dict[str, dict[str, str] | None]:
+    """Return the settings of the topics, as far as the cluster tells them. A topic that does not exist yet has None."""
+    from confluent_kafka import KafkaError, KafkaException
+
     client = kafka.admin(settings.kafka, "window")  # held in a variable: it would end before it has its answer
-    told = _told(client, topics, settings.kafka.timeout_seconds)
-    return {topic: each for topic, each in told.items() if "retention.ms" in each}
+    try:
+        told, refused = kafka.topic_settings(client, topics, settings.kafka.timeout_seconds)
+    except KafkaException:
+        return {}
+    absent = [topic for topic, error in refused.items() if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART]
+    return {topic: each for topic, each in told.items() if "retention.ms" in each} | dict.fromkeys(absent)
 
 
 def _told(client: "AdminClient", topics: Sequence[str], seconds: float) -> dict[str, dict[str, str]]:

@@ -16,7 +16,8 @@ from ferryman.consumer.kafka.consumer_topics import is_retry_topic
 from ferryman.consumer.kafka.offsets import EndOffsets, FirstOffsets, OffsetsGone
 from ferryman.consumer.kafka.topic_ids import TopicIds
 from ferryman.consumer.model import Partition, Position, Record
-from ferryman.consumer.partitions import Entitlement, PartitionBuffer, Partitions
+from ferryman.consumer.partition_buffer import PartitionBuffer
+from ferryman.consumer.partitions import Entitlement, Partitions
 from ferryman.consumer.wire import record_of
 from ferryman.runtime.errors import FerrymanError, Permanent, Transient
 from ferryman.runtime.kafka import client_config, translate

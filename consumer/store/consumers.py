@@ -77,6 +77,11 @@ _COUNT_REJECTED = """\
 SELECT count(*) FROM ferryman.inbox_rejected WHERE consumer = %(consumer)s AND status = 'REJECTED'
 """
 
+_TOPICS = """\
+-- inbox.topics
+SELECT DISTINCT topic FROM ferryman.inbox_start WHERE consumer = %(consumer)s ORDER BY topic
+"""
+
 _POSITIONS_KNOWN = """\
 -- inbox.positions_known
 SELECT count(*) FROM ferryman.inbox_start
@@ -136,6 +141,11 @@ def processes(connection: Connection, names: Sequence[str]) -> dict[str, int]:
 def has_run(connection: Connection, consumer: str) -> bool:
     """Return True if the consumer ever owned a partition on this database."""
     return bool(value(connection.execute(_HAS_RUN, {"consumer": consumer})))
+
+
+def topics(connection: Connection, consumer: str) -> list[str]:
+    """Return the topics of which the consumer ever owned a partition on this database."""
+    return [topic for (topic,) in connection.execute(_TOPICS, {"consumer": consumer}).fetchall()]
 
 
 def positions_known(connection: Connection, consumer: str, topic: str | None) -> int:

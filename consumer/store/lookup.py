@@ -9,8 +9,8 @@ from ferryman.consumer.store.rejected import Place
 from ferryman.runtime.desk import Connection, Row, dict_rows, selected
 from ferryman.runtime.postgres import row as one_row
 
-Cursor = tuple[datetime, str, str, int, int]
-"""The time, consumer, topic, partition and offset that a page ended with."""
+Cursor = tuple[datetime, str, str, int, int, UUID]
+"""The time, consumer, topic, partition, offset and message id that a page ended with."""
 
 _RECORD = """\
 r.rejected_at AS at, r.consumer, r.topic, r.partition, r."offset", r.id, r.type, r.status, r.code, r.error,
@@ -26,10 +26,11 @@ def _newest(table: LiteralString, at: LiteralString, code: LiteralString) -> Lit
 {table}.consumer = c.consumer AND {table}.status = ANY (%(statuses)s::text[])
 AND (%(code)s::text IS NULL OR {code} = %(code)s) AND {selected(table, at)}
 AND (%(at)s::timestamptz IS NULL OR {at} <= %(at)s AND
-     ({at}, {table}.consumer, {table}.topic, {table}.partition, {table}."offset")
+     ({at}, {table}.consumer, {table}.topic, {table}.partition, {table}."offset", {table}.id)
      < (%(at)s, %(before_consumer)s::text, %(before_topic)s::text, %(before_partition)s::integer,
-        %(before_offset)s::bigint))
-ORDER BY {at} DESC, {table}.topic DESC, {table}.partition DESC, {table}."offset" DESC LIMIT %(most)s"""
+        %(before_offset)s::bigint, %(before_id)s::uuid))
+ORDER BY {at} DESC, {table}.topic DESC, {table}.partition DESC, {table}."offset" DESC, {table}.id DESC
+LIMIT %(most)s"""
 
 
 _OF_RECORDS = _newest("r", "r.rejected_at", "r.code")
@@ -51,7 +52,8 @@ CROSS JOIN LATERAL (
         WHERE i.status = s.status AND i.status <> 'HANDLED' AND {_newest("i", "i.received_at", "i.reason")}
      ) receipt)
 ) found
-ORDER BY found.at DESC, found.consumer DESC, found.topic DESC, found.partition DESC, found."offset" DESC LIMIT %(most)s
+ORDER BY found.at DESC, found.consumer DESC, found.topic DESC, found.partition DESC, found."offset" DESC, found.id DESC
+LIMIT %(most)s
 """  # noqa: S608 - only our own columns and parameters are put in
 
 _RECEIPTS = """\
@@ -66,8 +68,11 @@ ORDER BY i.consumer, i.received_at DESC
 
 _RECORDS = """\
 -- inbox.records_of
-SELECT r.consumer, r.topic, r.partition, r."offset", r.id, r.type, r.key, r.value_bytes,
-       r.headers, r.code, r.error, r.status, r.rejected_at, r.changed_at, r.who, r.reason
+SELECT r.number, r.consumer, r.topic, r.partition, r."offset", r.id, r.type, r.key, r.value_bytes,
+       r.headers, r.code, r.error, r.status, r.rejected_at, r.changed_at, r.who, r.reason,
+       EXISTS (SELECT FROM ferryman.inbox_rejected o
+               WHERE (o.consumer, o.topic, o.partition, o."offset") = (r.consumer, r.topic, r.partition, r."offset")
+                 AND o.number <> r.number) AS shares_place
 FROM ferryman.inbox_rejected r JOIN unnest(%(consumers)s::text[]) c (consumer) ON r.consumer = c.consumer
 WHERE r.id = ANY (%(ids)s::uuid[]) OR (r.topic, r.partition, r."offset") = (%(topic)s, %(partition)s, %(offset)s)
 ORDER BY r.consumer, r.rejected_at DESC
@@ -88,14 +93,14 @@ FROM (
 
 def unusual(connection: Connection, meant: Mapping[str, Any], before: Cursor | None, most: int) -> list[Row]:
     """Return the newest rejected records and unusual receipts, with the message's verdict, starting before a cursor."""
-    names = ("at", "before_consumer", "before_topic", "before_partition", "before_offset")
+    names = ("at", "before_consumer", "before_topic", "before_partition", "before_offset", "before_id")
     place = dict(zip(names, before or (None,) * len(names), strict=True))
     return dict_rows(connection, _UNUSUAL, {**meant, **place, "most": most})
 
 
 def cursor_of(row: Row) -> Cursor:
     """Return where the page after this row begins."""
-    return row["at"], row["consumer"], row["topic"], row["partition"], row["offset"]
+    return row["at"], row["consumer"], row["topic"], row["partition"], row["offset"], row["id"]
 
 
 def receipts(connection: Connection, consumers: Sequence[str], ids: Sequence[UUID]) -> list[Row]:

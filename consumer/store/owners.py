@@ -6,28 +6,35 @@ Each statement is a transaction of its own. Batches write their positions with t
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
-from ferryman.consumer.model import Partition, Position, Record
+from ferryman.consumer.model import Advance, Partition, Position, Record
 from ferryman.consumer.store.receipts import Connection
 
 _OWN = """\
 -- consumer.own
-INSERT INTO ferryman.inbox_start AS s (consumer, topic, partition, owned, position, topic_id)
-SELECT %(consumer)s, p.topic, p.partition, true, p.position, p.topic_id
-FROM unnest(%(topics)s::text[], %(partitions)s::integer[], %(positions)s::bigint[], %(topic_ids)s::text[])
-     p (topic, partition, position, topic_id) ORDER BY 2, 3
-ON CONFLICT (consumer, topic, partition) DO UPDATE
-SET owned = true, position = coalesce(s.position, excluded.position), topic_id = coalesce(s.topic_id, excluded.topic_id)
-RETURNING s.topic, s.partition, s.position, s.topic_id, s.since, s.until,
-          (SELECT b.owned FROM ferryman.inbox_start b
-           WHERE (b.consumer, b.topic, b.partition) = (s.consumer, s.topic, s.partition))
+WITH wanted AS (
+    SELECT * FROM unnest(%(topics)s::text[], %(partitions)s::integer[], %(positions)s::bigint[], %(topic_ids)s::text[])
+                  w (topic, partition, position, topic_id)
+), before AS (
+    SELECT b.topic, b.partition, b.owned, b.position, b.topic_id
+    FROM ferryman.inbox_start b JOIN wanted USING (topic, partition) WHERE b.consumer = %(consumer)s
+), owned AS (
+    INSERT INTO ferryman.inbox_start AS s (consumer, topic, partition, owned, position, topic_id)
+    SELECT %(consumer)s, topic, partition, true, position, topic_id FROM wanted ORDER BY 2, 3
+    ON CONFLICT (consumer, topic, partition) DO UPDATE
+    SET owned = true, topic_id = coalesce(excluded.topic_id, s.topic_id),
+        position = CASE WHEN excluded.topic_id <> s.topic_id THEN 0 ELSE coalesce(s.position, excluded.position) END
+    RETURNING s.topic, s.partition, s.position, s.topic_id, s.since, s.until
+)
+SELECT o.topic, o.partition, o.position, o.topic_id, o.since, o.until, b.owned, b.position, b.topic_id
+FROM owned o LEFT JOIN before b USING (topic, partition)
 """
 
 _REACH = """\
 -- consumer.reach
 UPDATE ferryman.inbox_start s SET position = p.position, topic_id = coalesce(p.topic_id, s.topic_id)
-FROM unnest(%(topics)s::text[], %(partitions)s::integer[], %(positions)s::bigint[], %(topic_ids)s::text[])
-     p (topic, partition, position, topic_id)
-WHERE s.consumer = %(consumer)s AND (s.topic, s.partition) = (p.topic, p.partition)
+FROM unnest(%(topics)s::text[], %(partitions)s::integer[], %(were)s::bigint[], %(positions)s::bigint[],
+            %(topic_ids)s::text[]) p (topic, partition, was, position, topic_id)
+WHERE s.consumer = %(consumer)s AND (s.topic, s.partition, s.position) = (p.topic, p.partition, p.was)
 """
 
 _RELEASE = """\
@@ -55,27 +62,37 @@ WHERE s.consumer = %(consumer)s AND (s.topic, s.partition) = (p.topic, p.partiti
 
 
 class KnownPartition(NamedTuple):
-    """A partition as the database knew it when it was assigned."""
+    """A partition as the database knows it when a process begins there, or looks again."""
 
     position: Position
+    """Its present position: the first record in a topic that was made anew."""
     marked: range
     """The offsets of the batch that its last owner had marked."""
     owned: bool | None
     """True if its last owner did not release it: a message may have killed it. None if nobody ever owned it."""
+    before: Position | None
+    """The position that the database had until now."""
 
 
 def own(connection: Connection, consumer: str, starts: Mapping[Partition, Position]) -> dict[Partition, KnownPartition]:
     """Mark partitions as owned, and return what is known of each. An unknown position becomes the given one."""
     rows = connection.execute(_OWN, _positions(consumer, starts)).fetchall()
     return {
-        (topic, number): KnownPartition(Position(offset, topic_id), range(since, until), owned)
-        for topic, number, offset, topic_id, since, until, owned in rows
+        (topic, number): KnownPartition(
+            Position(offset, topic_id), range(since, until), owned, None if was is None else Position(was, was_id)
+        )
+        for topic, number, offset, topic_id, since, until, owned, was, was_id in rows
     }
 
 
-def reach(connection: Connection, consumer: str, positions: Mapping[Partition, Position]) -> None:
-    """Write positions behind records that nothing had to be done about."""
-    connection.execute(_REACH, _positions(consumer, positions))
+def reach(connection: Connection, consumer: str, reached: Mapping[Partition, Advance]) -> bool:
+    """Write positions behind records that nothing had to be done about.
+
+    Return False if some are not where this process left them: those are not written.
+    """
+    values = _positions(consumer, {place: each.to for place, each in reached.items()})
+    values["were"] = [each.was for each in reached.values()]
+    return connection.execute(_REACH, values).rowcount == len(reached)
 
 
 def release(connection: Connection, consumer: str, partitions: Collection[Partition]) -> None:

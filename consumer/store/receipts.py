@@ -7,7 +7,7 @@ from uuid import UUID
 
 import psycopg
 
-from ferryman.consumer.model import Partition, Position, Received, Record
+from ferryman.consumer.model import Advance, Partition, Received, Record
 from ferryman.runtime.columns import Payloads, Texts, Uuids
 from ferryman.runtime.postgres import row, value
 
@@ -36,7 +36,7 @@ LEFT JOIN ferryman.inbox_known(%(consumer)s, %(ids)b::uuid[]) i ON true
 
 # In binary: to escape the arrays as text would take longer than to store them. Sorted, so that two owners of one
 # partition wait for each other and do not deadlock. If it returns fewer ids than it was given, another process has
-# handled one of the messages meanwhile.
+# handled one of the messages meanwhile. If it moves fewer positions than it was given, the database was put back.
 _RECORD = """\
 -- consumer.record
 WITH recorded AS (
@@ -57,14 +57,13 @@ WITH recorded AS (
 ), closed AS (
     DELETE FROM ferryman.inbox_open WHERE xid = pg_current_xact_id()
 ), reached AS (
-    INSERT INTO ferryman.inbox_start AS s (consumer, topic, partition, owned, position, topic_id)
-    SELECT %(consumer)s, p.topic, p.partition, false, p.position, p.topic_id
-    FROM unnest(%(reached_topics)b::text[], %(reached_partitions)b::integer[], %(positions)b::bigint[],
-                %(topic_ids)b::text[]) p (topic, partition, position, topic_id) ORDER BY 2, 3
-    ON CONFLICT (consumer, topic, partition) DO UPDATE
-    SET position = excluded.position, topic_id = coalesce(excluded.topic_id, s.topic_id)
+    UPDATE ferryman.inbox_start s SET position = p.position, topic_id = coalesce(p.topic_id, s.topic_id)
+    FROM unnest(%(reached_topics)b::text[], %(reached_partitions)b::integer[], %(were)b::bigint[],
+                %(positions)b::bigint[], %(topic_ids)b::text[]) p (topic, partition, was, position, topic_id)
+    WHERE s.consumer = %(consumer)s AND (s.topic, s.partition, s.position) = (p.topic, p.partition, p.was)
+    RETURNING 1
 )
-SELECT array_agg(id), pg_current_xact_id()::text,
+SELECT array_agg(id), (SELECT count(*) FROM reached), pg_current_xact_id()::text,
        (SELECT count(*) FROM pg_cursors WHERE name <> '' AND name NOT LIKE '<unnamed%%')
 FROM recorded
 """
@@ -111,13 +110,12 @@ _FORGET_SETTLED = """\
 WITH settled AS (
     DELETE FROM ferryman.inbox_rejected r
     USING (
-        SELECT o.topic, o.partition, o."offset" FROM ferryman.inbox_rejected o
+        SELECT o.number FROM ferryman.inbox_rejected o
         WHERE o.consumer = %(consumer)s AND o.status <> 'REJECTED'
           AND o.changed_at < statement_timestamp() - make_interval(secs => %(seconds)s)
         ORDER BY o.rejected_at LIMIT %(most)s FOR UPDATE
     ) old
-    WHERE r.consumer = %(consumer)s
-      AND (r.topic, r.partition, r."offset") = (old.topic, old.partition, old."offset")
+    WHERE r.consumer = %(consumer)s AND r.number = old.number
     RETURNING r.id
 ), receipts AS (
     DELETE FROM ferryman.inbox i
@@ -157,6 +155,19 @@ class InboxVerdict(NamedTuple):
     error: str | None = None
 
 
+class Recorded(NamedTuple):
+    """The answer of the statement that ends a batch."""
+
+    ids: set[UUID]
+    """The ids of the verdicts that were written."""
+    positions: int
+    """The number of positions that were written."""
+    xid: str
+    """The id of the transaction."""
+    cursors: int
+    """The number of cursors that are open in it."""
+
+
 class Limits(NamedTuple):
     """The timeouts of a batch's transaction, as PostgreSQL takes them."""
 
@@ -181,12 +192,12 @@ def record(
     connection: Connection,
     consumer: str,
     verdicts: Sequence[InboxVerdict],
-    reached: Mapping[Partition, Position] = MappingProxyType({}),
-) -> tuple[set[UUID], str, int]:
+    reached: Mapping[Partition, Advance] = MappingProxyType({}),
+) -> Recorded:
     """Write the verdicts, and the positions that the batch reached.
 
-    Return the ids of the verdicts written, the transaction's id, and how many cursors are open in it. Verdicts on
-    messages that another process has handled meanwhile are not written.
+    Verdicts on messages that another process has handled meanwhile are not written, nor positions that are not where
+    this process left them.
     """
     columns = zip(*verdicts, strict=True) if verdicts else ((),) * len(InboxVerdict._fields)
     ids, statuses, outcomes, reasons, hashes, types, records, results, errors = (list(column) for column in columns)
@@ -196,11 +207,11 @@ def record(
         "errors": Texts(errors), "topics": Texts(each.topic for each in records),
         "partitions": [each.partition for each in records], "offsets": [each.offset for each in records],
         "reached_topics": Texts(topic for topic, _ in reached), "reached_partitions": [number for _, number in reached],
-        "positions": [each.offset for each in reached.values()],
-        "topic_ids": Texts(each.topic_id for each in reached.values()),
+        "were": [each.was for each in reached.values()], "positions": [each.to.offset for each in reached.values()],
+        "topic_ids": Texts(each.to.topic_id for each in reached.values()),
     }  # fmt: skip
-    written, xid, cursors = row(connection.execute(_RECORD, values, binary=True))
-    return set(written or ()), xid, cursors
+    written, *others = row(connection.execute(_RECORD, values, binary=True))
+    return Recorded(set(written or ()), *others)
 
 
 def claim(connection: Connection, consumer: str, message: Received, limits: Limits) -> tuple[bool, str | None]:

@@ -15,26 +15,25 @@ from ferryman.runtime.desk import Act, Connection, Row, selected
 Place = tuple[str, int, int]
 """A topic, the number of a partition, and an offset."""
 
-# A person's decision is void when the record is rejected anew, except that a discarded conflict stays discarded. A
-# topic that was recreated has other records at the same places.
+# A person's decision is void when the record is rejected anew, except that a discarded conflict stays discarded.
+# Another record at the same place is kept beside it: the topic was made anew.
 _KEEP = """\
 -- consumer.keep_rejected
 WITH kept AS (
     INSERT INTO ferryman.inbox_rejected AS r
-        (consumer, topic, partition, "offset", id, type, key, value, headers, code, error)
-    VALUES (%(consumer)s, %(topic)s, %(partition)s, %(at)s, %(id)s, %(type)s, %(key)b, %(value)b, %(headers)s, %(code)s,
-            %(error)s)
-    ON CONFLICT (consumer, topic, partition, "offset") DO UPDATE
-    SET id = excluded.id, type = excluded.type, key = excluded.key, value = excluded.value, headers = excluded.headers,
-        status = 'REJECTED', code = excluded.code, error = excluded.error, rejected_at = excluded.rejected_at,
-        changed_at = NULL, who = NULL, reason = NULL
-    WHERE NOT (r.status = 'DISCARDED' AND excluded.code = 'CONFLICT' AND r.id = excluded.id)
+        (consumer, topic, partition, "offset", id, hash, type, key, value, headers, code, error)
+    VALUES (%(consumer)s, %(topic)s, %(partition)s, %(at)s, %(id)s, %(hash)b, %(type)s, %(key)b, %(value)b, %(headers)s,
+            %(code)s, %(error)s)
+    ON CONFLICT (consumer, topic, partition, "offset", id, hash) DO UPDATE
+    SET headers = excluded.headers, status = 'REJECTED', code = excluded.code, error = excluded.error,
+        rejected_at = excluded.rejected_at, changed_at = NULL, who = NULL, reason = NULL
+    WHERE NOT (r.status = 'DISCARDED' AND excluded.code = 'CONFLICT')
 )
 SELECT s.max_payload_bytes FROM ferryman.outbox_state s
 """
 
 _COLUMNS = """\
-r.consumer, r.topic, r.partition, r."offset", r.id, r.type, r.key, r.value_bytes, r.headers,
+r.number, r.consumer, r.topic, r.partition, r."offset", r.id, r.type, r.key, r.value_bytes, r.headers,
 r.code, r.status, r.who, r.changed_at, r.reason"""
 
 _MEANT: LiteralString = f"""\
@@ -50,8 +49,9 @@ _RECORDS: LiteralString = f"""\
 -- inbox.rejected
 SELECT {_COLUMNS} FROM ferryman.inbox_rejected r
 WHERE r.consumer = %(consumer)s AND {_MEANT} AND (r.status = 'REJECTED') = %(waiting)s
-  AND (r.topic, r.partition, r."offset") > (%(after_topic)s::text, %(after_partition)s::integer, %(after_at)s::bigint)
-ORDER BY r.topic, r.partition, r."offset" LIMIT %(most)s
+  AND (r.topic, r.partition, r."offset", r.number)
+      > (%(after_topic)s::text, %(after_partition)s::integer, %(after_at)s::bigint, %(after_number)s::bigint)
+ORDER BY r.topic, r.partition, r."offset", r.number LIMIT %(most)s
 """  # noqa: S608 - same
 
 _OWNERS: LiteralString = f"""\
@@ -86,24 +86,21 @@ _SETTLE = """\
 -- inbox.settle_rejected
 UPDATE ferryman.inbox_rejected r
 SET status = %(status)s, changed_at = clock_timestamp(), who = %(who)s, reason = %(reason)s
-FROM unnest(%(topics)s::text[], %(partitions)s::integer[], %(offsets)s::bigint[]) p (topic, partition, at)
-WHERE r.consumer = %(consumer)s AND (r.topic, r.partition, r."offset") = (p.topic, p.partition, p.at)
-  AND r.status = ANY (%(from)s::text[])
+WHERE r.consumer = %(consumer)s AND r.number = ANY (%(numbers)s::bigint[]) AND r.status = ANY (%(from)s::text[])
 """
 
 _VALUES = """\
 -- inbox.values
-SELECT r.topic, r.partition, r."offset", r.value
-FROM ferryman.inbox_rejected r
-JOIN unnest(%(topics)s::text[], %(partitions)s::integer[], %(offsets)s::bigint[]) p (topic, partition, at)
-    ON (r.topic, r.partition, r."offset") = (p.topic, p.partition, p.at)
-WHERE r.consumer = %(consumer)s
+SELECT r.number, r.value FROM ferryman.inbox_rejected r
+WHERE r.consumer = %(consumer)s AND r.number = ANY (%(numbers)s::bigint[])
 """
 
 
 class RejectedRecord(NamedTuple):
     """A rejected record, without its value."""
 
+    number: int
+    """It names the record alone: a place may have several records, and an id too."""
     consumer: str
     topic: str
     partition: int
@@ -132,8 +129,8 @@ def written(place: Place) -> str:
     return "/".join(map(str, place))
 
 
-FIRST: Place = ("", -1, -1)
-"""The place in front of all others."""
+FIRST = ("", -1, -1), -1
+"""The place and the number in front of all others."""
 
 
 def keep(connection: Connection, consumer: str, poison: Poison) -> int:
@@ -141,7 +138,7 @@ def keep(connection: Connection, consumer: str, poison: Poison) -> int:
     record = poison.record
     values: dict[str, Any] = {
         "consumer": consumer, "topic": record.topic, "partition": record.partition, "at": record.offset,
-        "id": poison.id, "type": poison.type, "key": record.key, "value": record.value,
+        "id": poison.id, "hash": poison.hash, "type": poison.type, "key": record.key, "value": record.value,
         "headers": json.dumps(headers_to_base64(record.headers)), "code": poison.code, "error": poison.error,
     }  # fmt: skip
     row = connection.execute(_KEEP, values).fetchone()
@@ -149,11 +146,11 @@ def keep(connection: Connection, consumer: str, poison: Poison) -> int:
 
 
 def records(
-    connection: Connection, meant: Row, *, waiting: bool, after: Place = FIRST, most: int = 10_000
+    connection: Connection, meant: Row, *, waiting: bool, after: tuple[Place, int] = FIRST, most: int = 10_000
 ) -> list[RejectedRecord]:
     """Return selected records in the order of their places, after one: those that wait for a person, or the others."""
-    topic, partition, at = after
-    place = {"after_topic": topic, "after_partition": partition, "after_at": at}
+    (topic, partition, at), number = after
+    place = {"after_topic": topic, "after_partition": partition, "after_at": at, "after_number": number}
     with connection.cursor(row_factory=class_row(RejectedRecord)) as cursor:
         return cursor.execute(_RECORDS, {**meant, **place, "waiting": waiting, "most": most}).fetchall()
 
@@ -181,16 +178,17 @@ def settle(
     connection: Connection, records: Sequence[RejectedRecord], status: str, act: Act, *, was: Sequence[str]
 ) -> int:
     """Write the decision about these records of one consumer. Return how many had one of the statuses `was`."""
-    values = places_of([each.place for each in records]) | {
-        "consumer": records[0].consumer, "status": status, "who": act.who, "reason": act.reason, "from": list(was),
+    values = {
+        "consumer": records[0].consumer, "numbers": [each.number for each in records], "status": status,
+        "who": act.who, "reason": act.reason, "from": list(was),
     }  # fmt: skip
     return connection.execute(_SETTLE, values).rowcount
 
 
-def values(connection: Connection, consumer: str, places: Sequence[Place]) -> dict[Place, bytes]:
-    """Return the values of those that have one."""
-    rows = connection.execute(_VALUES, places_of(places) | {"consumer": consumer}, binary=True).fetchall()
-    return {(topic, partition, at): value for topic, partition, at, value in rows if value is not None}
+def values(connection: Connection, consumer: str, numbers: Sequence[int]) -> dict[int, bytes]:
+    """Return the values of those that have one, by their numbers."""
+    rows = connection.execute(_VALUES, {"consumer": consumer, "numbers": list(numbers)}, binary=True).fetchall()
+    return {number: value for number, value in rows if value is not None}
 
 
 def places_of(places: Sequence[Place]) -> dict[str, Any]:

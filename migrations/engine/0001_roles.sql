@@ -3,7 +3,8 @@
 -- They are group roles without a login: grant one to the user that a process connects as. Later revisions, and the chains of
 -- services, grant privileges on their own tables. The migrating user needs CREATEROLE, or an administrator creates the roles
 -- beforehand.
-CREATE FUNCTION ferryman.need_role(creation text, purpose text) RETURNS void LANGUAGE plpgsql AS $$
+CREATE FUNCTION ferryman.need_role(creation text, purpose text) RETURNS void LANGUAGE plpgsql
+    SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     role CONSTANT text := split_part(creation, ' ', 3);
 BEGIN

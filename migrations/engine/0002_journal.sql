@@ -18,12 +18,16 @@ INSERT INTO ferryman.outbox_state (system_identifier, timeline)
 SELECT s.system_identifier, c.timeline_id FROM pg_control_system() s, pg_control_checkpoint() c;
 
 CREATE FUNCTION ferryman.outbox_segment() RETURNS smallint LANGUAGE sql STABLE PARALLEL SAFE
-    AS 'SELECT segment FROM ferryman.outbox_state';
+BEGIN ATOMIC
+    SELECT segment FROM ferryman.outbox_state;
+END;
 
 -- Not PostgreSQL's own hash: it may change between major versions, and a key must keep its lane. Not MD5: a server in
 -- FIPS mode refuses it. The function never changes; but only as STABLE, like convert_to, is it inlined.
 CREATE FUNCTION ferryman.outbox_lane(key text) RETURNS smallint LANGUAGE sql STABLE PARALLEL SAFE
-    AS $$ SELECT (get_byte(sha256(convert_to(key, 'UTF8')), 0) & 7)::smallint $$;
+BEGIN ATOMIC
+    SELECT (get_byte(sha256(convert_to(key, 'UTF8')), 0) & 7)::smallint;
+END;
 
 -- xid comes before position, so that a transaction has its number before it takes a position: a relay that reads the
 -- last position and then takes a number of its own knows every writer below.

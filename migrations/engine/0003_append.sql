@@ -11,7 +11,8 @@ CREATE TABLE ferryman.outbox_key (
 CREATE INDEX outbox_key_by_age ON ferryman.outbox_key (created_at);
 
 -- Return what is wrong with headers; NULL if nothing is.
-CREATE FUNCTION ferryman.outbox_headers_fault(headers jsonb) RETURNS text LANGUAGE plpgsql STABLE PARALLEL SAFE AS $$
+CREATE FUNCTION ferryman.outbox_headers_fault(headers jsonb) RETURNS text LANGUAGE plpgsql STABLE PARALLEL SAFE
+    SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     ours CONSTANT text[] := '{ce_id,ce_type,ce_source,ce_specversion,ce_time,content-type}';
 BEGIN
@@ -32,7 +33,8 @@ END $$;
 -- PostgreSQL inlines it; and no regular expression, which took longer than everything else here together.
 CREATE FUNCTION ferryman.outbox_fault(
     topic text, key text, type text, bytes integer, headers jsonb, content_type text, max_bytes integer
-) RETURNS text LANGUAGE sql STABLE PARALLEL SAFE AS $$
+) RETURNS text LANGUAGE sql STABLE PARALLEL SAFE
+BEGIN ATOMIC
     SELECT CASE
         WHEN topic IS NULL THEN 'it has no topic'
         WHEN octet_length(topic) NOT BETWEEN 1 AND 249 OR topic IN ('.', '..') OR
@@ -46,12 +48,12 @@ CREATE FUNCTION ferryman.outbox_fault(
             'its payload has ' || bytes || ' bytes, and ' || max_bytes || ' is the most (outbox_state.max_payload_bytes)'
         WHEN length(content_type) > 255 THEN 'its content type has more than 255 characters'
         WHEN headers <> '{}' THEN ferryman.outbox_headers_fault(headers)
-    END
-$$;
+    END;
+END;
 
 -- Fail the writer with the fault. STRICT: without a fault it is not even called.
 CREATE FUNCTION ferryman.outbox_refuse(fault text, number bigint DEFAULT 1, many bigint DEFAULT 1)
-    RETURNS boolean LANGUAGE plpgsql STRICT AS $$
+    RETURNS boolean LANGUAGE plpgsql STRICT SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     RAISE invalid_parameter_value USING MESSAGE = 'the message cannot be appended: ' || fault ||
         CASE WHEN many > 1 THEN format(' (message %s of %s)', number, many) ELSE '' END;
@@ -100,10 +102,11 @@ END $$;
 CREATE FUNCTION ferryman.outbox_append_json(
     topic text, key text, type text, data jsonb, headers jsonb DEFAULT '{}', id uuid DEFAULT NULL,
     idempotency_key text DEFAULT NULL
-) RETURNS uuid LANGUAGE sql AS $$
+) RETURNS uuid LANGUAGE sql
+BEGIN ATOMIC
     SELECT ferryman.outbox_append(
-        topic, key, type, convert_to(data::text, 'UTF8'), headers, id, idempotency_key, 'application/json')
-$$;
+        topic, key, type, convert_to(data::text, 'UTF8'), headers, id, idempotency_key, 'application/json');
+END;
 
 -- Append many entries at once, in the order of the arrays, and return their ids in that order. An array that is NULL,
 -- or that ends early, counts as filled up with NULLs.
@@ -172,7 +175,7 @@ END $$;
 
 -- Entries that come another way (INSERT, COPY) have no lane yet: they are checked too, and get theirs here. A lane that
 -- nobody reads counts as none; a CHECK would refuse it too, but is compiled anew for every statement.
-CREATE FUNCTION ferryman.outbox_guard() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE FUNCTION ferryman.outbox_guard() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     PERFORM ferryman.outbox_refuse(
         ferryman.outbox_fault(

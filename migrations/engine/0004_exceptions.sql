@@ -81,17 +81,19 @@ CREATE TABLE ferryman.outbox_audit (
 -- is being read and not past the position that was read to. Pass NULL as target and read_to to ask for `done` alone.
 CREATE FUNCTION ferryman.outbox_settled(
     xid xid8, "position" bigint, done pg_snapshot, target pg_snapshot, read_to bigint
-) RETURNS boolean LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+) RETURNS boolean LANGUAGE sql IMMUTABLE PARALLEL SAFE
+BEGIN ATOMIC
     SELECT pg_visible_in_snapshot(xid, done)
-        OR (target IS NOT NULL AND pg_visible_in_snapshot(xid, target) AND position <= read_to)
-$$;
+        OR (target IS NOT NULL AND pg_visible_in_snapshot(xid, target) AND position <= read_to);
+END;
 
 -- Return the transactions that were running at `done` and are visible in `target`: what they wrote up to done's last
 -- position was not read yet. They stand in the snapshot's list, or they have a number from its xmax (one past the
 -- latest that had ended) up to the horizon and stand in no list (tried: without that range 5 to 13 % are lost). Of the
 -- unlisted ones only those are late that took their first position before done's last.
 CREATE FUNCTION ferryman.outbox_late(done pg_snapshot, done_at bigint, horizon xid8, target pg_snapshot)
-RETURNS SETOF xid8 LANGUAGE sql STABLE PARALLEL SAFE AS $$
+RETURNS SETOF xid8 LANGUAGE sql STABLE PARALLEL SAFE
+BEGIN ATOMIC
     WITH RECURSIVE unlisted (xid, position) AS (
         (SELECT o.xid, o.position FROM ferryman.outbox o
          WHERE o.xid >= pg_snapshot_xmax(done) AND o.xid < horizon ORDER BY o.xid, o.position LIMIT 1)
@@ -104,8 +106,8 @@ RETURNS SETOF xid8 LANGUAGE sql STABLE PARALLEL SAFE AS $$
     )
     SELECT running.xid
     FROM (SELECT pg_snapshot_xip(done) UNION ALL SELECT xid FROM unlisted WHERE position <= done_at) running (xid)
-    WHERE pg_visible_in_snapshot(running.xid, target)
-$$;
+    WHERE pg_visible_in_snapshot(running.xid, target);
+END;
 
 -- Return the entries after position `past` of these lanes that became visible between `done` and `target`; with a NULL
 -- target, up to now. `most` bounds each part (new entries, and each late transaction), not the sum; NULL is no bound.
@@ -114,7 +116,8 @@ $$;
 -- transaction number the planner would take the index of positions and read all of them.
 CREATE FUNCTION ferryman.outbox_unread(
     lanes smallint[], done pg_snapshot, done_at bigint, horizon xid8, target pg_snapshot, past bigint, most bigint
-) RETURNS SETOF ferryman.outbox LANGUAGE sql STABLE PARALLEL SAFE AS $$
+) RETURNS SETOF ferryman.outbox LANGUAGE sql STABLE PARALLEL SAFE
+BEGIN ATOMIC
     (SELECT o.* FROM ferryman.outbox o
      WHERE o.position > greatest(past, done_at) AND o.lane = ANY (lanes)
        AND pg_visible_in_snapshot(o.xid, target) IS NOT FALSE AND NOT pg_visible_in_snapshot(o.xid, done)
@@ -127,8 +130,8 @@ CREATE FUNCTION ferryman.outbox_unread(
         WHERE (o.xid, o.position) > (running.xid, past) AND (o.xid, o.position) <= (running.xid, done_at)
           AND o.lane = ANY (lanes)
         ORDER BY o.xid, o.position LIMIT most
-     ) late)
-$$;
+     ) late);
+END;
 
 -- The lanes grouped by how far they were read, so that lanes at the same place are looked at together.
 CREATE VIEW ferryman.outbox_places AS
@@ -141,7 +144,7 @@ LEFT JOIN ferryman.outbox_window t ON t.id = l.target;
 
 -- True if there is anything to publish now. An idle relay asks this many times a second.
 CREATE FUNCTION ferryman.outbox_peek() RETURNS boolean LANGUAGE plpgsql STABLE
-SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     IF EXISTS (SELECT FROM ferryman.outbox_paused WHERE topic = '') THEN
         RETURN false;
@@ -208,8 +211,10 @@ GRANT EXECUTE ON FUNCTION ferryman.outbox_backlog TO ferryman_monitor, ferryman_
 CREATE VIEW ferryman.backlog AS SELECT * FROM ferryman.outbox_backlog();
 
 GRANT SELECT, INSERT, UPDATE, DELETE ON ferryman.outbox_exception, ferryman.outbox_parked_key,
-    ferryman.outbox_parked_topic, ferryman.outbox_paused TO ferryman_relay;
-GRANT SELECT, INSERT, UPDATE ON ferryman.outbox_replay TO ferryman_relay;
+    ferryman.outbox_parked_topic TO ferryman_relay;
+-- The name behind an act is signed when it is written, and never changed.
+GRANT SELECT, INSERT, DELETE ON ferryman.outbox_paused TO ferryman_relay;
+GRANT SELECT, INSERT, UPDATE (position, entries, finished_at) ON ferryman.outbox_replay TO ferryman_relay;
 GRANT INSERT (who, act, reason, filter, entries) ON ferryman.outbox_audit TO ferryman_relay;
 GRANT SELECT ON ferryman.outbox_exception, ferryman.outbox_parked_key, ferryman.outbox_parked_topic,
     ferryman.outbox_paused, ferryman.outbox_replay, ferryman.outbox_audit, ferryman.outbox_entries,

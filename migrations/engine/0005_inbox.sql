@@ -30,7 +30,7 @@ CREATE INDEX inbox_unusual ON ferryman.inbox (consumer, status, received_at) WHE
 -- the table is analyzed, the planner expects few rows per consumer.
 CREATE FUNCTION ferryman.inbox_known(consumer text, ids uuid[])
     RETURNS TABLE (id uuid, status text, hash bytea, results text) LANGUAGE plpgsql STABLE
-    SET plan_cache_mode = force_custom_plan AS $$
+    SET plan_cache_mode = force_custom_plan SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
 BEGIN
     RETURN QUERY SELECT k.id, k.status, k.hash, k.results
@@ -49,7 +49,7 @@ CREATE TABLE ferryman.inbox_open (
 
 -- It fires at a COMMIT, and at SET CONSTRAINTS ALL IMMEDIATE, which a handler may say. So it does not refuse at once: it
 -- has itself called again. A COMMIT does that in the same statement.
-CREATE FUNCTION ferryman.inbox_still_open() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE FUNCTION ferryman.inbox_still_open() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     IF NOT EXISTS (SELECT FROM ferryman.inbox_open o WHERE o.xid = NEW.xid) THEN
         RETURN NULL;
@@ -66,13 +66,16 @@ END $$;
 CREATE CONSTRAINT TRIGGER only_the_runtime_commits AFTER INSERT OR UPDATE ON ferryman.inbox_open
     DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION ferryman.inbox_still_open();
 
--- The rejected records as Kafka had them, by their places.
+-- The rejected records as Kafka had them. A place may have several, because the offsets of a topic that is made anew, and of
+-- another cluster, begin at 0 again. A record is rejected anew only if its place, its message's id, and its bytes are the same.
 CREATE TABLE ferryman.inbox_rejected (
+    number      bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     consumer    text NOT NULL,
     topic       text NOT NULL,
     partition   integer NOT NULL,
     "offset"    bigint NOT NULL,
     id          uuid NOT NULL,
+    hash        bytea NOT NULL,
     type        text NOT NULL,
     key         bytea,
     value       bytea,
@@ -85,7 +88,7 @@ CREATE TABLE ferryman.inbox_rejected (
     changed_at  timestamptz,
     who         text,
     reason      text,
-    PRIMARY KEY (consumer, topic, partition, "offset")
+    UNIQUE (consumer, topic, partition, "offset", id, hash)
 );
 CREATE INDEX inbox_rejected_by_id ON ferryman.inbox_rejected (consumer, id);
 CREATE INDEX inbox_rejected_waiting ON ferryman.inbox_rejected (consumer, rejected_at) WHERE status = 'REJECTED';

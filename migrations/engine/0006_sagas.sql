@@ -1,6 +1,6 @@
 -- The function of the guards of a machine's table, called with the machine's name and the name of its state column. It runs
 -- only for changes that are refused, so it may take its time to say why.
-CREATE FUNCTION ferryman.saga_refuse() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE FUNCTION ferryman.saga_refuse() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     was text := CASE WHEN TG_OP IN ('UPDATE', 'DELETE') THEN to_jsonb(OLD) ->> TG_ARGV[1] END;
     goes text := CASE WHEN TG_OP IN ('UPDATE', 'INSERT') THEN to_jsonb(NEW) ->> TG_ARGV[1] END;
@@ -50,13 +50,15 @@ CREATE TABLE ferryman.saga_silence (
 );
 
 -- Returns how long nobody listened after a time.
-CREATE FUNCTION ferryman.saga_silent(machine text, after timestamptz) RETURNS interval LANGUAGE sql STABLE AS $$
+CREATE FUNCTION ferryman.saga_silent(machine text, after timestamptz) RETURNS interval LANGUAGE sql STABLE
+BEGIN ATOMIC
     SELECT coalesce(sum(s.until - greatest(s.since, saga_silent.after)), interval '0')
-    FROM ferryman.saga_silence s WHERE s.machine = saga_silent.machine AND s.until > saga_silent.after
-$$;
+    FROM ferryman.saga_silence s WHERE s.machine = saga_silent.machine AND s.until > saga_silent.after;
+END;
 
--- Returns since when something waits here to be published that may be a command of these topics, or NULL. The relay reads in
--- order, so the first entry that it has not read is looked at, whatever its topic.
+-- Returns since when something waits here to be published that may be for one of these topics, or NULL. A saga's service asks
+-- for its commands, and in a participant's database for the results that come from there. The relay reads in order, so the
+-- first entry that it has not read is looked at, whatever its topic.
 CREATE FUNCTION ferryman.saga_unpublished_since(topics text[]) RETURNS timestamptz LANGUAGE plpgsql STABLE
 SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
@@ -70,11 +72,12 @@ BEGIN
     );
 END $$;
 REVOKE EXECUTE ON FUNCTION ferryman.saga_unpublished_since FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION ferryman.saga_unpublished_since TO ferryman_monitor;
 
 -- Advances the clock of a machine to the moment up to which everything has been read, so many seconds ago. Steps of up to 2 s
 -- are no gap; nor is any time in which no saga was on its way (`idle`). Returns the age of the clock.
 CREATE FUNCTION ferryman.saga_heard(machine text, age_seconds float8, topics text[], idle boolean)
-    RETURNS float8 LANGUAGE plpgsql AS $$
+    RETURNS float8 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_variable
 DECLARE
     heard timestamptz := least(clock_timestamp() - make_interval(secs => age_seconds),

@@ -11,37 +11,49 @@ COMMENT ON TABLE ferryman.bound_name IS 'consumers and machines whose rows only 
 COMMENT ON COLUMN ferryman.bound_name.role IS 'its name, quoted where needed: a dump is restored before its roles exist';
 GRANT SELECT ON ferryman.bound_name TO ferryman_writer, ferryman_relay, ferryman_consumer, ferryman_monitor;
 
-CREATE FUNCTION ferryman.bound_names(kind text) RETURNS text[] LANGUAGE sql STABLE AS $$
-    SELECT ARRAY(SELECT b.name FROM ferryman.bound_name b WHERE b.kind = bound_names.kind)
-$$;
+CREATE FUNCTION ferryman.bound_names(kind text) RETURNS text[] LANGUAGE sql STABLE
+BEGIN ATOMIC
+    SELECT ARRAY(SELECT b.name FROM ferryman.bound_name b WHERE b.kind = bound_names.kind);
+END;
 
 -- Returns the names that are bound to a role of the current user.
-CREATE FUNCTION ferryman.own_names(kind text) RETURNS text[] LANGUAGE sql STABLE AS $$
+CREATE FUNCTION ferryman.own_names(kind text) RETURNS text[] LANGUAGE sql STABLE
+BEGIN ATOMIC
     SELECT ARRAY(
         SELECT b.name FROM ferryman.bound_name b WHERE b.kind = own_names.kind AND pg_has_role(to_regrole(b.role), 'USAGE')
-    )
-$$;
+    );
+END;
 
 -- Subqueries are evaluated once for a statement, and not for each row. No condition may tempt the planner to use an index by
 -- the name alone: before a table was analyzed, it would read all receipts of the consumer for each message.
-DO $$
+-- `ferryman migrate` calls this again where a policy is missing: a restore skips those whose roles do not exist.
+CREATE FUNCTION ferryman.guard_by_name(name text, kind text) RETURNS void LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
 DECLARE
-    name text;
-    kind text;
+    policy text;
+    definition text;
 BEGIN
-    FOR name, kind IN VALUES
-        ('inbox', 'consumer'), ('inbox_rejected', 'consumer'), ('inbox_start', 'consumer'), ('inbox_paused', 'consumer'),
-        ('saga_stray', 'machine'), ('saga_clock', 'machine'), ('saga_silence', 'machine')
+    EXECUTE format('ALTER TABLE ferryman.%I ENABLE ROW LEVEL SECURITY', name);
+    FOR policy, definition IN VALUES
+        ('own', format('USING ((SELECT ferryman.own_names(%L)) @> ARRAY[%I])', kind, kind)),
+        ('unbound', format('TO ferryman_consumer USING (%I <> ALL ((SELECT ferryman.bound_names(%L))::text[]))', kind, kind)),
+        ('read', 'FOR SELECT TO ferryman_monitor, ferryman_relay USING (true)')
     LOOP
-        EXECUTE format('ALTER TABLE ferryman.%I ENABLE ROW LEVEL SECURITY', name);
-        EXECUTE format('CREATE POLICY own ON ferryman.%I USING ((SELECT ferryman.own_names(%L)) @> ARRAY[%I])',
-                       name, kind, kind);
-        EXECUTE format('CREATE POLICY unbound ON ferryman.%I TO ferryman_consumer '
-                       'USING (%I <> ALL ((SELECT ferryman.bound_names(%L))::text[]))', name, kind, kind);
-        EXECUTE format('CREATE POLICY read ON ferryman.%I FOR SELECT TO ferryman_monitor, ferryman_relay USING (true)',
-                       name);
+        IF NOT EXISTS (
+            SELECT FROM pg_policies p WHERE (p.schemaname, p.tablename, p.policyname) = ('ferryman', name, policy)
+        ) THEN
+            EXECUTE format('CREATE POLICY %I ON ferryman.%I %s', policy, name, definition);
+        END IF;
     END LOOP;
 END $$;
+SELECT ferryman.guard_by_name('inbox', 'consumer');
+SELECT ferryman.guard_by_name('inbox_rejected', 'consumer');
+SELECT ferryman.guard_by_name('inbox_start', 'consumer');
+SELECT ferryman.guard_by_name('inbox_paused', 'consumer');
+SELECT ferryman.guard_by_name('saga_stray', 'machine');
+SELECT ferryman.guard_by_name('saga_clock', 'machine');
+SELECT ferryman.guard_by_name('saga_silence', 'machine');
 
 -- Receipts without the payloads of their results.
 CREATE VIEW ferryman.inbox_receipts WITH (security_barrier) AS
@@ -76,6 +88,7 @@ REVOKE EXECUTE ON FUNCTION ferryman.saga_forget_strays FROM PUBLIC;
 -- Consumers. Whoever operates a consumer needs no more than its role. Operators of either side see all pauses.
 GRANT SELECT, INSERT, UPDATE, DELETE ON ferryman.inbox, ferryman.inbox_rejected TO ferryman_consumer;
 GRANT SELECT, INSERT, DELETE ON ferryman.inbox_open, ferryman.inbox_paused, ferryman.saga_silence TO ferryman_consumer;
+GRANT UPDATE (asked_at) ON ferryman.inbox_open TO ferryman_consumer;
 GRANT SELECT, INSERT, UPDATE ON ferryman.inbox_start, ferryman.saga_clock TO ferryman_consumer;
 GRANT SELECT, INSERT (machine, message_id, saga_id, saga_number, why, type, data)
     ON ferryman.saga_stray TO ferryman_consumer;
@@ -85,8 +98,8 @@ GRANT SELECT ON ferryman.inbox_paused, ferryman.inbox_start TO ferryman_relay;
 -- Monitors read neither values nor results.
 GRANT SELECT (consumer, id, status, outcome, reason, hash, type, topic, partition, "offset", error, received_at)
     ON ferryman.inbox TO ferryman_monitor;
-GRANT SELECT (consumer, topic, partition, "offset", id, type, key, value_bytes, headers, code, error, status, rejected_at,
-              changed_at, who, reason) ON ferryman.inbox_rejected TO ferryman_monitor;
+GRANT SELECT (number, consumer, topic, partition, "offset", id, hash, type, key, value_bytes, headers, code, error, status,
+              rejected_at, changed_at, who, reason) ON ferryman.inbox_rejected TO ferryman_monitor;
 GRANT SELECT ON ferryman.inbox_receipts, ferryman.inbox_start, ferryman.inbox_paused, ferryman.saga_stray,
     ferryman.saga_clock, ferryman.saga_silence TO ferryman_monitor;
 
@@ -102,7 +115,7 @@ CREATE POLICY unbound ON ferryman.outbox_audit FOR INSERT TO ferryman_consumer W
     act IN ('requeue', 'discard', 'pause', 'resume', 'rebase') AND filter ->> 'consumer' <> ALL (ferryman.bound_names('consumer')));
 
 -- Behind the name that a person gives stands the login that it came from, unless that may change the table itself.
-CREATE FUNCTION ferryman.sign() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE FUNCTION ferryman.sign() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     IF NOT (SELECT pg_has_role(session_user, c.relowner, 'USAGE') FROM pg_class c WHERE c.oid = TG_RELID) THEN
         NEW.who := format('%s (%s)', NEW.who, session_user);
@@ -113,12 +126,13 @@ CREATE TRIGGER signed BEFORE INSERT ON ferryman.outbox_audit FOR EACH ROW EXECUT
 CREATE TRIGGER signed BEFORE INSERT ON ferryman.outbox_paused FOR EACH ROW EXECUTE FUNCTION ferryman.sign();
 CREATE TRIGGER signed BEFORE INSERT ON ferryman.outbox_replay FOR EACH ROW EXECUTE FUNCTION ferryman.sign();
 CREATE TRIGGER signed BEFORE INSERT ON ferryman.inbox_paused FOR EACH ROW EXECUTE FUNCTION ferryman.sign();
-CREATE TRIGGER signed BEFORE UPDATE OF who ON ferryman.inbox_rejected FOR EACH ROW WHEN (NEW.who IS NOT NULL)
+CREATE TRIGGER signed BEFORE INSERT OR UPDATE OF who ON ferryman.inbox_rejected FOR EACH ROW WHEN (NEW.who IS NOT NULL)
     EXECUTE FUNCTION ferryman.sign();
 
 -- Grants a role everything in this schema that another one is granted: a service's role has what its process needs, and is
 -- no member of the other role.
-CREATE FUNCTION ferryman.grant_like(model regrole, role regrole) RETURNS void LANGUAGE plpgsql AS $$
+CREATE FUNCTION ferryman.grant_like(model regrole, role regrole) RETURNS void LANGUAGE plpgsql
+    SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     statement text;
 BEGIN
@@ -141,7 +155,8 @@ BEGIN
 END $$;
 
 -- Binds a consumer or a machine to a role: only its members may read and change what goes by that name.
-CREATE FUNCTION ferryman.bind(kind text, name text, role regrole) RETURNS void LANGUAGE plpgsql AS $$
+CREATE FUNCTION ferryman.bind(kind text, name text, role regrole) RETURNS void LANGUAGE plpgsql
+    SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_variable
 BEGIN
     PERFORM ferryman.grant_like('ferryman_consumer', role);

@@ -101,7 +101,7 @@ SELECT a.uuid, format('the payment %s is over: it %s, and was archived at %s', a
                       to_char(a.archived_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')) AS said
 FROM payments.archived a;
 
-CREATE FUNCTION payments.keep_uuid() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE FUNCTION payments.keep_uuid() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     INSERT INTO payments.archived (uuid, status) SELECT g.uuid, g.status FROM gone g;
     DELETE FROM payments.reference r USING gone g WHERE r.uuid = g.uuid;
@@ -111,7 +111,7 @@ CREATE TRIGGER archived AFTER DELETE ON payments.requests REFERENCING OLD TABLE 
     FOR EACH STATEMENT EXECUTE FUNCTION payments.keep_uuid();
 
 -- This runs after the insert, so that an insert that waited for an archive to end sees its result.
-CREATE FUNCTION payments.refuse_archived() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE FUNCTION payments.refuse_archived() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE ended text;
 BEGIN
     SELECT e.said INTO ended FROM payments.ended e WHERE e.uuid = NEW.uuid;

@@ -44,7 +44,7 @@ WHERE l.amount <> 0;
 COMMENT ON VIEW wallet.entries IS 'both sides of each movement: the wallet, and the counter account of its currency';
 
 -- The ledger is append-only for every role: a mistake is corrected by another operation.
-CREATE FUNCTION wallet.refuse_change() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE FUNCTION wallet.refuse_change() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     RAISE integrity_constraint_violation USING MESSAGE = format('%s of wallet.%s is refused: book another operation',
         TG_OP, TG_TABLE_NAME);
@@ -55,7 +55,8 @@ CREATE TRIGGER stays BEFORE UPDATE OF id, currency OR DELETE OR TRUNCATE ON wall
     FOR EACH STATEMENT EXECUTE FUNCTION wallet.refuse_change();
 
 -- Opens a wallet with its first balance, which the ledger records. An existing wallet is refused.
-CREATE FUNCTION wallet.open(id uuid, currency text, balance bigint DEFAULT 0) RETURNS uuid LANGUAGE plpgsql AS $$
+CREATE FUNCTION wallet.open(id uuid, currency text, balance bigint DEFAULT 0) RETURNS uuid LANGUAGE plpgsql
+    SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_variable
 BEGIN
     INSERT INTO wallet.wallets (id, currency, balance) VALUES (id, currency, balance);

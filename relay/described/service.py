@@ -26,8 +26,8 @@ from ferryman.relay.model import Entry
 from ferryman.relay.policy import Outcome, Rejected, Unknown
 from ferryman.relay.source import SourceDatabase
 from ferryman.relay.store.backlog import Backlog
-from ferryman.relay.store.rebase import check_cluster
-from ferryman.runtime import postgres
+from ferryman.relay.store.kafka_cluster import check_cluster
+from ferryman.runtime import postgres, roles
 from ferryman.runtime.errors import FerrymanError, Misconfigured, Permanent, Transient
 from ferryman.runtime.life import Before, Life
 from ferryman.runtime.settings_outbox import Outbox
@@ -82,10 +82,11 @@ class DescribedOutbox:
     @contextmanager
     def opened(self) -> Iterator[Table]:
         """Connect, and check the table."""
-        settings = self.source.settings
+        settings, role = self.source.settings, roles.needed(roles.RUN_RELAY)
         with (
             closing(self.publisher),
-            postgres.connect(settings, self.name, autocommit=True, writes=True) as connection,
+            postgres.naming(self.source.setting),
+            postgres.connect(settings, self.name, autocommit=True, writes=True, role=role) as connection,
         ):
             connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
             self._knows_cluster = False

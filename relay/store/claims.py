@@ -252,11 +252,11 @@ def settle(connection: Connection, cursors: Sequence[Cursor], before: Before = n
     connection.execute(_DELETE_CURSORS, values)
 
 
-def rehearse(connection: Connection) -> bool:
-    """Write what settles one lane, and take it back. Raise what the database refuses; False if no lane is free.
+def rehearse(connection: Connection) -> None:
+    """Write what settles a lane that is free, and take it back. Raise what the database refuses.
 
-    What is published cannot be taken back, so a worker tries this before it publishes on a new connection: a full disk
-    or a missing right would let the same entries be published again and again.
+    What is published cannot be taken back, so a worker that was interrupted tries this before it publishes again: a
+    full disk or a missing right would let the same entries be published again and again.
     """
     with connection.transaction(force_rollback=True):
         claimed = claim(connection, range(LANES), 1, idle_seconds=_REHEARSAL_SECONDS)
@@ -264,7 +264,6 @@ def rehearse(connection: Connection) -> bool:
             replace(cursor, generation=cursor.generation + 1, done=replace(cursor.done, id=None))
             for cursor in claimed.cursors
         ])  # fmt: skip
-    return bool(claimed.cursors)
 
 
 def _write_window(connection: Connection, window: Window) -> Window:

@@ -17,7 +17,6 @@ from ferryman.relay.model import LANES, SEGMENTS
 from ferryman.relay.store import claims
 from ferryman.runtime import desk, postgres
 from ferryman.runtime.errors import Misconfigured, Transient
-from ferryman.runtime.kafka import is_built_in_id
 from ferryman.runtime.postgres import Connection, milliseconds, row, value
 
 # The control file names a new timeline only after the first checkpoint on it; the name of a log file does at once.
@@ -32,22 +31,6 @@ FROM ferryman.outbox_state s, pg_control_system() here, pg_control_checkpoint() 
 _SET_TIMELINE = """\
 -- relay.set_timeline
 UPDATE ferryman.outbox_state SET timeline = %(timeline)s WHERE timeline <> %(timeline)s
-"""
-
-_HAS_STATE = "-- relay.has_state\nSELECT to_regclass('ferryman.outbox_state')"
-_CLUSTER = """\
--- relay.kafka_cluster
-SELECT kafka_cluster FROM ferryman.outbox_state
-"""
-
-_RECORD_CLUSTER = """\
--- relay.record_kafka_cluster
-UPDATE ferryman.outbox_state SET kafka_cluster = %(cluster)s WHERE kafka_cluster IS NULL
-"""
-
-_FORGET_CLUSTER = """\
--- relay.forget_kafka_cluster
-UPDATE ferryman.outbox_state SET kafka_cluster = NULL
 """
 
 # Writers wait, readers do not. ACCESS EXCLUSIVE would give this transaction a number too early.
@@ -93,7 +76,8 @@ LEFT JOIN ferryman.outbox_window t ON t.id = c.target"""
 
 _CLASSIFY = f"""\
 -- relay.rebase_classify
-SELECT o.segment, o.lane, count(*) FILTER (WHERE $settled), count(*) FILTER (WHERE NOT $settled)
+SELECT o.segment, o.lane, count(*) FILTER (WHERE $settled), count(*) FILTER (WHERE NOT $settled),
+       count(*) FILTER (WHERE EXISTS (SELECT FROM ferryman.outbox_exception e WHERE e.position = o.position))
 FROM {_LANES} JOIN ferryman.outbox o ON o.lane = c.lane GROUP BY o.segment, o.lane
 """  # noqa: S608 - only our own text is put in
 _CLASSIFY_BY_WINDOWS = _CLASSIFY.replace("$settled", _SETTLED_BY_WINDOWS)
@@ -188,6 +172,17 @@ class ServerIdentity:
     timeline: int
 
     @property
+    def misfit(self) -> Misconfigured | None:
+        """Why a relay must not publish here, if it must not."""
+        if self.here == self.recorded:
+            return None
+        return Misconfigured(
+            f"this database was copied from another server: its outbox has the transaction numbers of system "
+            f"{self.recorded}, and this is system {self.here}",
+            remedy="run `ferryman outbox rebase` (after pg_upgrade: `ferryman outbox rebase --kept-xids`)",
+        )
+
+    @property
     def warning(self) -> str | None:
         if self.timeline == self.recorded_timeline:
             return None
@@ -198,20 +193,25 @@ class ServerIdentity:
 
 
 class Census(NamedTuple):
-    """The number of settled and of pending entries in one segment and lane."""
+    """The number of settled and of pending entries in one segment and lane. Exceptions are among the settled."""
 
     segment: int
     lane: int
     settled: int
     pending: int
+    exceptions: int
 
 
 @dataclass(frozen=True, slots=True)
 class Rebased:
-    """The result of a rebase. `corrected` is by how much the cursors' count of each segment was off."""
+    """The result of a rebase. `corrected` is by how much the cursors' count of each segment was off.
+
+    Settled entries were published, or are `exceptions`: RETRYING, PARKED, FAILED, REPLAYING or DISCARDED.
+    """
 
     pending: int
     settled: int
+    exceptions: int = 0
     renumbered: int = 0
     corrected: tuple[int, ...] = (0,) * SEGMENTS
     mended_sequences: tuple[str, ...] = ()
@@ -222,44 +222,18 @@ def identify(connection: Connection) -> ServerIdentity:
     """Check a new connection before anything is claimed; raise `Misconfigured` if the numbers are another server's."""
     with postgres.translated(), connection.transaction():
         found = _read_identity(connection)
-        if found.here != found.recorded:
-            raise Misconfigured(
-                f"this database was copied from another server: its outbox has the transaction numbers of system "
-                f"{found.recorded}, and this is system {found.here}",
-                remedy="run `ferryman outbox rebase` (after pg_upgrade: `ferryman outbox rebase --kept-xids`)",
-            )
+        if found.misfit:
+            raise found.misfit
         if found.timeline != found.recorded_timeline:
             connection.execute(_SET_TIMELINE, {"timeline": found.timeline})
         return found
 
 
-def check_cluster(connection: Connection, here: str) -> None:
-    """Check that this Kafka cluster is the one that entries were published to before; record the first one.
-
-    Two relays on two clusters would each publish a part. A built-in broker is not recorded: its id does not last.
-    """
+def check_server(connection: Connection) -> None:
+    """Check that the journal has the transaction numbers of this server. Change nothing."""
     with postgres.translated(), connection.transaction():
-        if value(connection.execute(_HAS_STATE)) is None:
-            return  # the database has a table of the user's alone, and nothing of ours that could know
-        if here and not is_built_in_id(here):
-            connection.execute(_RECORD_CLUSTER, {"cluster": here})
-        recorded = value(connection.execute(_CLUSTER))
-    if here and recorded not in (None, here):
-        raise Misconfigured(
-            f"this outbox is published to the Kafka cluster {recorded}, and this is the cluster {here}",
-            setting="kafka.bootstrap_servers",
-            remedy="correct it; to move the outbox, stop its relays and run `ferryman outbox rebase --new-cluster`",
-        )
-
-
-def forget_cluster(connection: Connection, *, who: str, reason: str, dry_run: bool) -> str | None:
-    """Let the next relay record another Kafka cluster. Return the id that is recorded until now."""
-    with postgres.translated(), connection.transaction():
-        recorded: str | None = value(connection.execute(_CLUSTER))
-        if recorded is not None and not dry_run:
-            connection.execute(_FORGET_CLUSTER)
-            desk.audit(connection, "rebase", desk.Act(who, reason), said={"kafka_cluster": recorded})
-    return recorded
+        if misfit := _read_identity(connection).misfit:
+            raise misfit
 
 
 def rebase(
@@ -285,8 +259,7 @@ def rebase(
             claims.hold(connection, range(LANES), wait_seconds=wait_seconds)
         connection.execute(_LIMITS, {"wait": milliseconds(wait_seconds)})
         if dry_run:
-            found = _census(connection, kept_xids=kept_xids)
-            return Rebased(sum(each.pending for each in found), sum(each.settled for each in found), dry_run=True)
+            return Rebased(*_totals(_census(connection, kept_xids=kept_xids)), dry_run=True)
         _refuse_needless(_read_identity(connection), force=force)
         done = _renumber(connection, here.timeline, kept_xids=kept_xids)
         details = {"from": str(here.recorded), "to": str(here.here), "kept_xids": kept_xids, "force": force}
@@ -312,6 +285,12 @@ def _census(connection: Connection, *, kept_xids: bool) -> list[Census]:
     return [Census(*row) for row in rows]
 
 
+def _totals(found: Sequence[Census]) -> tuple[int, int, int]:
+    """Return how many entries are pending, settled, and exceptions."""
+    total = Census(*map(sum, zip(*found, strict=True))) if found else Census(0, 0, 0, 0, 0)
+    return total.pending, total.settled, total.exceptions
+
+
 def _renumber(connection: Connection, timeline: int, *, kept_xids: bool) -> Rebased:
     """Renumber, unless the numbers were kept, and make the counts of the segments fit what they hold."""
     if kept_xids:
@@ -328,8 +307,7 @@ def _renumber(connection: Connection, timeline: int, *, kept_xids: bool) -> Reba
     settled = [sum(each.settled for each in found if each.segment == segment) for segment in range(SEGMENTS)]
     before, after = row(connection.execute(_SET_PLACE, {"timeline": timeline, "settled": settled}))
     return Rebased(
-        pending=sum(each.pending for each in found),
-        settled=sum(each.settled for each in found),
+        *_totals(found),
         renumbered=renumbered,
         corrected=tuple(new - old for old, new in zip(before, after, strict=True)),
         mended_sequences=mended,

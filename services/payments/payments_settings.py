@@ -43,7 +43,8 @@ class PaymentsSettings(Section):
         danger="what a topic has cannot be erased: they may be personal data, and stay in it for its retention",
     )  # fmt: skip
     wallet_database_url: SecretStr | None = setting(
-        None, "The wallet's database, for the commands that look at both: `trace`, `reconcile` and `audit`.",
+        None, "The wallet's database, for the commands that look at both: `trace`, `reconcile` and `audit`. If `run "
+        "payments` has it too, `answer_seconds` do not count while the wallet's results wait there to be published.",
         danger="it holds a password: the name with _FILE behind it names a file that holds it instead",
     )  # fmt: skip
     internal_url: str | None = setting(

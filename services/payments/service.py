@@ -30,10 +30,11 @@ RESULTS = {
 
 def sagas(rules: Rules) -> Sagas[Payment]:
     results = Results(RESULTS, of=lambda result: result.data["request_id"])
-    group = rules.settings.wallet_group
+    group, wallet_url = rules.settings.wallet_group, rules.settings.wallet_database_url
     return Sagas(
         MACHINE, Payment, results, on_result=rules.on_result, on_due=rules.on_due,
         participants={"payments.commands": group} if group else None,
+        outboxes={_WALLET.topic: wallet_url} if group and wallet_url else None,
     )  # fmt: skip
 
 

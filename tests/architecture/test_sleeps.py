@@ -15,6 +15,7 @@ SLEEPS = ("time.sleep", "sleep", "asyncio.sleep")
 
 SCENARIOS = {
     "tests/acceptance/consumer/test_consumer_faults.py": 3,  # the pace of a load, and of members that come and go
+    "tests/integration/console/test_api_overload.py": 1,  # how long the load lasts
     "tests/integration/evidence/test_trace.py": 1,  # a slow database
     "tests/integration/outbox/test_journal.py": 1,  # the time between crashes
     "tests/integration/relay/test_exceptions.py": 3,  # an outage or a pause that lasts longer than its limit

@@ -39,4 +39,5 @@ CASE = CaseFile(
     audit=begin,
     short="Why payments are still PENDING; with --yes, mends what is safe.",
     help=_HELP,
+    mending_role="ferryman_payments",
 )

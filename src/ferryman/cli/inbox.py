@@ -102,8 +102,8 @@ def _consumer(each: Row) -> tuple[str, ...]:
 
 def _cursor_of(text: str) -> Cursor:
     at, consumer, place = text.split("/", 2)
-    topic, partition, offset = place.rsplit("/", 2)
-    return datetime.fromisoformat(at), consumer, topic, int(partition), int(offset)
+    topic, partition, offset, identity = place.rsplit("/", 3)
+    return datetime.fromisoformat(at), consumer, topic, int(partition), int(offset), UUID(identity)
 
 
 @command.command("list", short_help="Messages that were rejected, or never took effect.")
@@ -192,7 +192,8 @@ def _nothing(reference: UUID | Place, *, complete: bool) -> FerrymanError:
     return FerrymanError(
         f"no consumer here knows {name}",
         remedy="it may not have come yet (`ferryman inbox stats`), have a type without a handler, be a duplicate of "
-        "another place, or be older than consumer.receipts_retention_seconds",
+        "another place, be older than consumer.receipts_retention_seconds, or have another id, if its consumer sets "
+        "id_from: name it by TOPIC/PARTITION/OFFSET; `ferryman trace` knows it by its ce_id",
     )
 
 

@@ -16,6 +16,7 @@ from ferryman.consumer.admin.requeue import RequeueCounts
 from ferryman.consumer.kafka.consumer_topics import RetryTopics
 from ferryman.consumer.store import consumers, rejected
 from ferryman.consumer.store.rejected import RejectedRecord
+from ferryman.migrations import rights
 from ferryman.runtime.desk import Desk, audit
 from ferryman.runtime.errors import Exit, FerrymanError
 from ferryman.runtime.settings import Kafka
@@ -50,6 +51,8 @@ def message_selection(desk: Desk, asked: Mapping[str, Any]) -> SelectedMessages:
         **options.period(desk, asked),
     )
     with desk.acting() as connection:
+        if asked["consumer"]:
+            rights.check_name(connection, "consumer", asked["consumer"])
         owners = rejected.owners(connection, selection.parameters())
     if asked["consumer"] is None and len(owners) > 1:
         raise FerrymanError(
@@ -86,7 +89,8 @@ def requeue(order: Order, **asked: Any) -> int:
     consumer reads. The topic is created if it is missing. The relay of this database publishes the message. It takes
     effect once, however often it comes. Messages that the outbox cannot hold (a key that is not text, no value, too
     many bytes), and messages with the id of another message (CONFLICT), cannot be requeued: with --id that is an error,
-    else they are left, and the exit code is 5. Discarded messages can be requeued with --id.
+    else they are left, and the exit code is 5. Discarded messages can be requeued with --id. If a topic was made anew,
+    a place may name several rejected messages: then it is refused, and the ids are named.
     """
     options.refuse_everything(asked, _WHICH)
     kafka = options.database_of(order.context, order.source).kafka
@@ -104,6 +108,7 @@ def requeue(order: Order, **asked: Any) -> int:
             }  # fmt: skip
             partial = order.yes and plan.refused
             return order.answer(data, _plan_lines(plan, selection, missing), Exit.PARTIAL if partial else Exit.OK)
+        requeues.rehearse(desk, selection, order.act)
         created = _create_topics(kafka, plan)
         done = RequeueCounts()
         with options.resumable(lambda: f"{done.messages:,} messages requeued; the same command goes on"):
@@ -215,10 +220,16 @@ def rebase(order: Order, *, consumer: str, topic: str | None) -> int:
     act is written into the audit.
     """
     with order.desk("by hand") as desk, desk.acting() as connection:
+        rights.check_name(connection, "consumer", consumer)
         known_consumers(connection, consumer)
         if running := consumers.processes(connection, [consumer])[consumer]:
             raise FerrymanError(f"{running} processes of {consumer} run, and would write their positions again",
                                 remedy="stop them first")  # fmt: skip
+        if topic is not None and topic not in (read := consumers.topics(connection, consumer)):
+            raise FerrymanError(
+                f"{consumer} has no partition of a topic {topic} in this database",
+                remedy=f"correct the topic; it has partitions of {', '.join(read) or 'none'}",
+            )
         count = consumers.positions_known(connection, consumer, topic)
         if order.yes and count:
             consumers.forget_positions(connection, consumer, topic)

@@ -5,7 +5,7 @@ import click
 from ferryman.cli import wiring
 from ferryman.cli.output import json_option, print_json, print_table, say
 from ferryman.migrations import chains
-from ferryman.runtime import postgres
+from ferryman.runtime import postgres, roles
 
 
 @click.command("migrate")
@@ -19,8 +19,10 @@ def command(context: click.Context, names: str, as_sql: bool, since: str | None,
     """Bring the database's schema to this version.
 
     Migrations only go forward, in one transaction. Several replicas may run this at once: the second waits, and finds
-    nothing left to do. Systems may have databases of their own: --for names those whose tables belong in this one. The
-    engine's tables are in every database.
+    nothing left to do. Rights that roles have lost, as by a restore without grants, are granted again each time.
+
+    Systems may have databases of their own: --for names those whose tables belong in this one. The engine's tables are
+    in every database.
     """
     owners = chains.parse(names)
     if since is not None and not as_sql:
@@ -29,12 +31,16 @@ def command(context: click.Context, names: str, as_sql: bool, since: str | None,
         click.echo(chains.as_sql(owners, since))
         return
     settings = wiring.settings(context)
-    moves = chains.upgrade(lambda: postgres.connect(settings, "migrate"), owners)
+    granted: list[str] = []
+    role = roles.needed("migrate")
+    moves = chains.upgrade(lambda: postgres.connect(settings, "migrate", role=role), owners, granted.append)
+    for statement in granted:
+        say(f"a right was missing: {statement}")
     with postgres.connect(settings, "migrate") as connection:
-        for what, remedy in chains.doors(connection):
+        for what, remedy in (*chains.unmade_roles(connection), *chains.doors(connection)):
             say(f"{what}: {remedy}")
     if as_json:
-        print_json({"chains": moves})
+        print_json({"chains": moves, "granted": granted})
     else:
         print_table(
             ("chain", "from", "to"), [(each["chain"] or "", each["from"] or "-", each["to"] or "-") for each in moves]

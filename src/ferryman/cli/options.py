@@ -16,10 +16,11 @@ import click
 
 from ferryman.cli import wiring
 from ferryman.cli.output import CommandResult, json_option, say
-from ferryman.runtime import postgres
+from ferryman.runtime import postgres, roles
 from ferryman.runtime.desk import Act, Desk
 from ferryman.runtime.errors import Exit, Misconfigured, Transient
 from ferryman.runtime.settings import Settings
+from ferryman.runtime.settings_relay import source_setting
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -115,8 +116,11 @@ def decorated(*options: Callable[[Command], Command]) -> Callable[[Command], Com
 @contextmanager
 def open_desk(context: click.Context, source: str | None, process: str) -> Iterator[Desk]:
     """Connect for a person, and close the connection at the end."""
-    settings = database_of(context, source)
-    with postgres.connect(settings, process, autocommit=True) as connection:
+    settings, setting = _database_of(context, source)
+    with (
+        postgres.naming(setting),
+        postgres.connect(settings, process, autocommit=True, role=_role_of(context)) as connection,
+    ):
         connection.prepare_threshold = None  # behind a pooler the next transaction may be in another session
         yield Desk(connection, settings.database)
 
@@ -193,15 +197,26 @@ def resumable(stopped: Callable[[], str]) -> Iterator[None]:
         raise
 
 
+def _role_of(context: click.Context) -> str | None:
+    """Return the role that a command needs with the options that were given."""
+    given = [each for param in context.command.params if context.params.get(param.name or "") for each in param.opts]
+    return roles.needed(context.command_path.partition(" ")[2], given)
+
+
 def database_of(context: click.Context, source: str | None) -> Settings:
     """Return the settings with the source's URL as database_url. A single source need not be named."""
+    return _database_of(context, source)[0]
+
+
+def _database_of(context: click.Context, source: str | None) -> tuple[Settings, str]:
+    """Return these settings, and the setting that the URL comes from."""
     settings = wiring.settings(context)
     sources = settings.relay.sources
     if source is None and (settings.database_url is not None or not sources):
-        return settings
+        return settings, postgres.URL
     name = source or (next(iter(sources)) if len(sources) == 1 else None)
-    if name in sources:
-        return settings.model_copy(update={"database_url": sources[name].database_url})
+    if name is not None and name in sources:
+        return settings.model_copy(update={"database_url": sources[name].database_url}), source_setting(name)
     known = (
         f"name one of {', '.join(sorted(sources))}" if sources else "leave --source out, or add [relay.sources.NAME]"
     )

@@ -17,7 +17,8 @@ from ferryman.relay.admin import replay as replays
 from ferryman.relay.admin.discard_entries import DISCARDABLE, DiscardPlan, DiscardProgress
 from ferryman.relay.admin.entries import DISCARDED, FAILED, PENDING, PUBLISHED, REPLAYING, EntrySelection
 from ferryman.relay.admin.replay import REPLAYABLE, Replay
-from ferryman.relay.store.rebase import Rebased, forget_cluster
+from ferryman.relay.store.kafka_cluster import forget_cluster
+from ferryman.relay.store.rebase import Rebased
 from ferryman.relay.store.rebase import rebase as rebase_outbox
 from ferryman.runtime.desk import Desk
 from ferryman.runtime.errors import Exit, FerrymanError, Transient
@@ -286,7 +287,9 @@ def _cluster_lines(recorded: str | None, *, dry_run: bool) -> Iterator[str]:
 
 
 def _rebased_lines(done: Rebased) -> Iterator[str]:
-    yield f"{done.pending:,} entries wait to be published; {done.settled:,} were published"
+    yield f"{done.pending:,} entries wait to be published; {done.settled - done.exceptions:,} were published"
+    if done.exceptions:
+        yield f"{done.exceptions:,} are RETRYING, PARKED, FAILED, REPLAYING or DISCARDED, and stay so"
     if done.dry_run:
         yield nothing_changed(selected=1)
         return

@@ -8,6 +8,7 @@ import click
 from ferryman.cli.options import act_of, decorated, open_desk, source_option, who_option
 from ferryman.cli.output import CommandResult, json_option, paused_line, say, with_iso_times
 from ferryman.consumer.store import consumers
+from ferryman.migrations import rights
 from ferryman.runtime.desk import WHOLE_OUTBOX, Desk, Kind, Row, Verb, change_pause, read_paused
 from ferryman.runtime.errors import FerrymanError
 
@@ -87,6 +88,8 @@ def _check(desk: Desk, name: str, *, is_topic: bool, is_consumer: bool) -> None:
     if is_topic and is_consumer:
         raise click.UsageError("NAME is a topic or a consumer: say --topic or --consumer, not both")
     with desk.acting() as connection:
+        if is_consumer:
+            rights.check_name(connection, "consumer", name)
         has_run = consumers.has_run(connection, name)
     if has_run and not is_topic and not is_consumer:
         raise click.UsageError(f"{name} is a consumer here: say --consumer, or --topic if it is a topic too")

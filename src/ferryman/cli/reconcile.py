@@ -58,7 +58,8 @@ def _command(case: CaseFile) -> click.Command:
         act = act_of(who, reason, needed=yes)
         settings = wiring.settings(context)
         wiring.use_catalogue(settings)
-        with open_sides(settings, case.databases, "reconcile", wiring.loaded(context).origins) as sides:
+        role = case.mending_role if yes else None
+        with open_sides(settings, case.databases, "reconcile", wiring.loaded(context).origins, role=role) as sides:
             reconciler = case.reconciler(sides)
             if settle:
                 return _print_settled(settle, done=reconciler.settle(settle, act, yes=yes), as_json=as_json)

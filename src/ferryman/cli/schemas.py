@@ -9,7 +9,7 @@ import click
 from ferryman.cli import wiring
 from ferryman.cli.options import yes_option
 from ferryman.cli.output import json_option, names_of, print_json, print_table, say
-from ferryman.runtime.errors import Exit, FerrymanError
+from ferryman.runtime.errors import Exit, FerrymanError, Misconfigured
 from ferryman.services import systems
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ def publish(context: click.Context, catalogue: "Catalogue", yes: bool, as_json: 
     if problems := releases.gate(catalogue):
         raise FerrymanError(str(problems[0]), remedy="`ferryman schemas check` lists what is to be corrected")
     if settings.registry_url is None:
-        raise FerrymanError(
+        raise Misconfigured(
             "no registry is named", setting="registry_url",
             remedy="name one; without one the ids follow from the schemas, and nothing needs to be published",
         )  # fmt: skip

@@ -187,7 +187,7 @@ def _trouble(event: Event) -> str:
 
 def _ending(told: Traced) -> Table:
     ending = told.ending
-    nothing = "nothing is left to do" if told.over else "wait: it goes on by itself"
+    nothing = ending.rest or ("nothing is left to do" if told.over else "wait: it goes on by itself")
     table = _grid(Column(no_wrap=True))
     table.add_row("")
     table.add_row(Text("Now", "bold"), Text(ending.now, _OF_STATUS.get(ending.now, "bold yellow")))

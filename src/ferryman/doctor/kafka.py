@@ -2,9 +2,10 @@
 
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ferryman.doctor.model import Check, failed, from_error, ok, skipped, warning
+from ferryman.doctor.postgres import clusters
 from ferryman.runtime import kafka
 from ferryman.runtime.errors import FerrymanError
 from ferryman.runtime.settings import Kafka, Settings
@@ -36,6 +37,8 @@ def checks(settings: Settings) -> Iterator[Check]:
     milliseconds = (time.monotonic() - began) * 1000
     brokers = ", ".join(f"{broker.host}:{broker.port}" for broker in metadata.brokers.values())
     yield ok("kafka.reached", f"{len(metadata.brokers)} broker(s): {brokers}, in {milliseconds:.0f} ms")
+    cluster: Any = metadata.cluster_id  # confluent-kafka's types say that there is none
+    yield from clusters(settings, cluster or "")
     if kafka.is_built_in(admin, settings.kafka.timeout_seconds):
         yield ok("kafka.version", "librdkafka's built-in broker: in memory, for trials and tests only")
         yield skipped("kafka.settings", "librdkafka's built-in broker has none")

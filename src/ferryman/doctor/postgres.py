@@ -1,20 +1,28 @@
-"""Checks of PostgreSQL: it answers, its version, our schema and privileges, settings that do harm, its clock."""
+"""Checks of each database: it answers, its version, our schema and privileges, settings that do harm, its clock.
+
+A relay refuses a database that was copied from another server, and one whose outbox is bound to another Kafka cluster.
+"""
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 import psycopg
 
-from ferryman.doctor.model import Check, failed, from_error, ok, warning
+from ferryman.doctor.model import Check, failed, from_error, ok, skipped, warning
 from ferryman.migrations import chains
+from ferryman.relay.store import kafka_cluster, rebase
 from ferryman.runtime import postgres
 from ferryman.runtime.errors import FerrymanError
 from ferryman.runtime.postgres import Connection
 from ferryman.runtime.settings import Settings
+from ferryman.runtime.settings_relay import source_setting
 
 OLDEST = 15
+_PREFIX = "postgresql"
 CLOCK_WARNING_SECONDS = 1.0
 CLOCK_FAILED_SECONDS = 60.0
+_MOST_SHOWN = 3
 
 _SETTINGS = """\
 -- doctor.settings
@@ -44,6 +52,25 @@ HARMFUL = {
 
 
 def checks(settings: Settings) -> Iterator[Check]:
+    """Check the database of `database_url`, and those of the relay's sources, whose checks have the source's name."""
+    for prefix, setting, each in _databases(settings):
+        for check in _checks(each):
+            name = check.name.replace(_PREFIX, prefix, 1)
+            yield replace(check, name=name, setting=setting if check.setting == postgres.URL else check.setting)
+
+
+def _databases(settings: Settings) -> Iterator[tuple[str, str, Settings]]:
+    """Yield each database: the first part of its checks' names, the setting of its URL, and settings with that URL."""
+    sources = settings.relay.sources
+    if settings.database_url or not sources:
+        yield _PREFIX, postgres.URL, settings
+    for name, source in sources.items():
+        if source.database_url != settings.database_url:
+            prefix, changed = f"relay.sources.{name}", settings.model_copy(update={"database_url": source.database_url})
+            yield prefix, source_setting(name), changed
+
+
+def _checks(settings: Settings) -> Iterator[Check]:
     began = time.monotonic()
     try:
         connection = postgres.connect(settings, "doctor", autocommit=True)
@@ -54,11 +81,30 @@ def checks(settings: Settings) -> Iterator[Check]:
     with connection:
         where = f"{connection.info.host}:{connection.info.port}/{connection.info.dbname} as {connection.info.user}"
         yield ok("postgresql.reached", f"{where}, in {milliseconds:.0f} ms")
-        for check in (_version, _primary, _migrations, _privileges, _doors, _harmful, _clock):
+        for check in (_version, _primary, _migrations, _privileges, _grants, _server, _doors, _harmful, _clock):
             try:
                 yield check(connection)
             except psycopg.Error as error:
                 yield from_error(f"postgresql.{check.__name__.lstrip('_')}", postgres.translate(error))
+            except FerrymanError as error:
+                yield from_error(f"postgresql.{check.__name__.lstrip('_')}", error)
+
+
+def clusters(settings: Settings, cluster: str) -> Iterator[Check]:
+    """Check that the outbox of each database that answers is not bound to another Kafka cluster than this one."""
+    for prefix, _, each in _databases(settings):
+        name = f"{prefix}.cluster"
+        try:
+            with postgres.connect(each, "doctor", autocommit=True) as connection:
+                chains.check(connection)
+                kafka_cluster.check_binding(connection, cluster)
+        except FerrymanError as error:
+            if error.setting == "kafka.bootstrap_servers":
+                yield from_error(name, error)
+        except psycopg.Error:
+            pass  # the checks of the database name the cause
+        else:
+            yield ok(name, "its outbox is published to this cluster, or to none yet")
 
 
 def _version(connection: Connection) -> Check:
@@ -94,9 +140,35 @@ def _privileges(connection: Connection) -> Check:
     if superuser:
         return ok(name, f"{user} is a superuser; in production grant a user only the role of its process")
     if not usage:
+        if roles:
+            what = f"{user} has {', '.join(roles)}, and may not use the schema ferryman: the role has lost its rights"
+            return failed(name, what, "as the owner of the database, run `ferryman migrate`")
         grant = f"GRANT ferryman_relay TO {user} (or ferryman_consumer, ferryman_writer, ferryman_monitor)"
         return failed(name, f"{user} may not use the schema ferryman", grant)
     return ok(name, f"{user} has {', '.join(roles) or 'rights of its own'}")
+
+
+def _grants(connection: Connection) -> Check:
+    """Compare what the roles may do with what the migrations grant."""
+    name = "postgresql.grants"
+    if lost := chains.lost_rights(connection):
+        more = f" (and {len(lost) - _MOST_SHOWN} more)" if len(lost) > _MOST_SHOWN else ""
+        what = f"{len(lost)} statements of the migrations are not in force: {' '.join(lost[:_MOST_SHOWN])}{more}"
+        return failed(
+            name, what, "as the owner of the database, run `ferryman migrate`: it grants again what is missing"
+        )
+    if unmade := chains.unmade_roles(connection):
+        what, remedies = map("; ".join, zip(*unmade, strict=True))
+        return failed(name, what, remedies)
+    return ok(name, "the roles have what the migrations grant")
+
+
+def _server(connection: Connection) -> Check:
+    name = "postgresql.server"
+    if not chains.level(connection, [chains.ENGINE])[chains.ENGINE]:
+        return skipped(name, "there is no outbox")
+    rebase.check_server(connection)
+    return ok(name, "the outbox has the transaction numbers of this server")
 
 
 def _doors(connection: Connection) -> Check:

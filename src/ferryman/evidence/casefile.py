@@ -28,6 +28,8 @@ class CaseFile:
     """The help of `reconcile NAME`, in a line."""
     help: str
     """The help of `reconcile NAME`, in full."""
+    mending_role: str | None = None
+    """The role that `reconcile NAME --yes` needs."""
 
 
 def case_files(systems: Iterable[System]) -> list[CaseFile]:

@@ -89,18 +89,20 @@ def appended(side: Side, ids: Collection[UUID], moments: Sequence[datetime]) -> 
 
 def backwards(side: Side, identity: UUID, moment: datetime | None, seconds: float) -> tuple[list[OutboxEntry], int]:
     """Look backwards for an id, from a moment or from the end, for so many seconds. Return its entries, and the
-    position down to which there was time to look.
+    position down to which there was time to look. The first stride is made in any case.
     """
     until, stride = time.monotonic() + seconds, _STRIDE
     with side.reading() as db:
         upto = last_position(db)
     upto = min(upto, listing.at_time(side, moment) + _NEAR) if moment else upto
-    while upto > 0 and time.monotonic() < until:
+    while upto > 0:
         search = _Search(side, [identity], seconds)
         search.between(max(0, upto - stride), upto)
         if search.found:
             return list(search.found.values()), 0
         upto, stride = upto - stride, min(stride * 2, _LONGEST_STRIDE)
+        if time.monotonic() > until:
+            break
     return [], max(0, upto)
 
 

@@ -65,6 +65,8 @@ class Witness:
     consumer: str = ""
     reads: frozenset[str] = frozenset()
     """Topics that its consumer reads."""
+    types: frozenset[str] | None = None
+    """The types of its newest receipts: it has a handler for these. None if they were not asked for."""
 
     def entry(self, identity: UUID | None) -> OutboxEntry | None:
         """Return the first entry with this id. A result that was reported again has several."""
@@ -90,6 +92,10 @@ class Journey:
     witnesses: Sequence[Witness]
     kafka: Mapping[UUID, Sequence[SeenRecord]] | None = None
     times: Times = field(default_factory=lambda: Times.of(Settings()))
+    groups_gone: frozenset[tuple[str, str]] = frozenset()
+    """The groups that have no offsets of a topic in Kafka, or only some whose records were deleted: with the topic."""
+    away: bool = False
+    """True if a database did not answer: it may have another reader."""
 
     def sender(self, identity: UUID) -> Witness | None:
         return next((each for each in self.witnesses if each.entry(identity)), None)
@@ -98,13 +104,40 @@ class Journey:
         sender = self.sender(identity)
         return sender.entry(identity) if sender else None
 
+    def kind(self, identity: UUID) -> str:
+        """Return the type of a message, as far as anybody knows it."""
+        known = self.entry(identity), *self._spots(identity)
+        return next((each.type for each in known if each), "")
+
     def readers(self, identity: UUID) -> list[Witness]:
-        """Return those who have the message, and those who read its topic."""
-        entry = self.entry(identity)
+        """Return those who have the message, and those who read its topic and are still there."""
         return [
             each for each in self.witnesses
-            if each.spots(identity) or (entry and entry.topic in each.reads)
+            if each.spots(identity) or (self._topics(identity, each) and not self._retired(identity, each))
         ]  # fmt: skip
+
+    def retired(self, identity: UUID) -> list[Witness]:
+        """Return those who once read its topic, and are gone."""
+        return [each for each in self.witnesses if self._retired(identity, each)]
+
+    def idle(self) -> set[tuple[str, str]]:
+        """Return the consumers that may be gone, each with a topic: they have no process, and no verdict."""
+        return {
+            (each.consumer, topic) for identity in self.ids() for each in self.witnesses
+            if _idle(each, identity) for topic in self._topics(identity, each)
+        }  # fmt: skip
+
+    def _retired(self, identity: UUID, reader: Witness) -> bool:
+        topics = self._topics(identity, reader) if _idle(reader, identity) else ()
+        return any((reader.consumer, topic) in self.groups_gone for topic in topics)
+
+    def _topics(self, identity: UUID, reader: Witness) -> frozenset[str]:
+        """Return the topics of a message that a consumer reads. If its entry is not known, its receipts tell them."""
+        entry = self.entry(identity)
+        return reader.reads & ({entry.topic} if entry else {each.topic for each in self._spots(identity)})
+
+    def _spots(self, identity: UUID) -> list[InboxReceipt | RejectedMessage]:
+        return [spot for each in self.witnesses for spot in each.spots(identity)]
 
     def spots(self, identity: UUID) -> list[InboxReceipt | RejectedMessage]:
         """Return what its readers have of a message."""
@@ -121,14 +154,13 @@ class Journey:
         """Return the records to look for in Kafka: of messages that have readers and were published, it seems."""
         found: dict[UUID, SoughtRecord] = {}
         for identity in self.ids():
-            entry = self.entry(identity)
-            for reader in self.readers(identity):
-                if spots := reader.spots(identity):
-                    topic, place = spots[0].topic, (spots[0].partition, spots[0].offset)
-                    since = entry.created_at if entry else spots[0].at
-                    found[identity] = SoughtRecord(identity, topic, since, reader.consumer, place)
-                elif entry and entry.status == "PUBLISHED":
-                    found.setdefault(identity, SoughtRecord(identity, entry.topic, entry.created_at, reader.consumer))
+            entry, spots = self.entry(identity), self.spots(identity)
+            undecided = tuple(each.consumer for each in self.readers(identity) if not each.spots(identity))
+            if spots:
+                since, place = entry.created_at if entry else spots[0].at, (spots[0].partition, spots[0].offset)
+                found[identity] = SoughtRecord(identity, spots[0].topic, since, undecided, place)
+            elif undecided and entry and entry.status == "PUBLISHED":
+                found[identity] = SoughtRecord(identity, entry.topic, entry.created_at, undecided)
         return list(found.values())
 
     def age(self, at: datetime) -> float:
@@ -206,9 +238,13 @@ class StoryTeller:
         return Event(again[-1].created_at, sender.where, what, said, times=len(again))
 
     def began(self, reader: Witness, receipt: InboxReceipt) -> datetime:
-        """Return when the reader had the message. A receipt is written last; what it reported was written before."""
-        reported = reader.entry(receipt.results[0]) if receipt.reported else None
-        return min(receipt.received_at, reported.created_at) if reported else receipt.received_at
+        """Return when the reader had the message."""
+        return self._took(receipt)
+
+    def _took(self, receipt: InboxReceipt) -> datetime:
+        """Return when the message was handled. A receipt is written last; what it reported was written before."""
+        reported = (self.journey.entry(each) for each in receipt.results)
+        return min([receipt.received_at, *(each.created_at for each in reported if each)])
 
     def received(self, reader: Witness, receipt: InboxReceipt, detail: Detail) -> Detail:
         return {**detail, "consumer": reader.consumer, **_spot(receipt)}
@@ -218,7 +254,8 @@ class StoryTeller:
             said = {"status": receipt.status, **({"error": receipt.error} if receipt.error else {})}
             unusual = Event(receipt.received_at, reader.where, "had no effect", {**detail, **said}, bad=True)
             return self.add(unusual, after)
-        return self.add(Event(receipt.received_at, reader.where, "handled", {**detail, **answered(receipt)}), after)
+        done = Event(self._took(receipt), reader.where, "handled", {**detail, **answered(receipt)})
+        return self.add(done, after)
 
     def followed(self, receipt: InboxReceipt | None, identity: UUID, after: Moment) -> None:
         """Tell what was reported with the message."""
@@ -264,6 +301,11 @@ class StoryTeller:
             return after
         acted, given_up = {"by": each.who, "reason": each.why}, each.status == "DISCARDED"
         return self.add(Event(each.changed_at, reader.where, each.status.lower(), acted, bad=given_up), after)
+
+
+def _idle(reader: Witness, identity: UUID) -> bool:
+    """Return True if nobody runs this consumer, and it knows nothing of the message."""
+    return not (reader.processes or reader.paused or reader.spots(identity))
 
 
 def applied_to_nothing(stray: StrayResult, where: str, more: Detail | None = None) -> Event:

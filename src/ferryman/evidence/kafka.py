@@ -4,17 +4,18 @@ group is. Nothing is committed, and no group is joined.
 
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
+from ferryman.consumer.model import BY_ID, BY_SOURCE_AND_ID
+from ferryman.consumer.wire import identity, record_of
 from ferryman.runtime import kafka
 from ferryman.runtime.settings import Kafka
 from ferryman.runtime.times import span
-from ferryman.schemas import headers
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, Message, TopicPartition
@@ -32,22 +33,23 @@ _asked: "list[AdminClient]" = []
 
 @dataclass(frozen=True, slots=True)
 class SoughtRecord:
-    """A message to look for. If its place is not known: since when it may be there, and whose group is to read it."""
+    """A message to look for: since when it may be there, and its place if a receipt tells it."""
 
     id: UUID
     topic: str
     since: datetime
-    reader: str
+    readers: tuple[str, ...]
+    """The groups that read its topic and have no verdict on it."""
     place: tuple[int, int] | None = None
 
 
 class SeenRecord(NamedTuple):
-    """A record as it stands in a topic, and whether its reader's group is past it."""
+    """A record as it stands in a topic, and the groups that are past it, of those that have no verdict on it."""
 
     partition: int
     offset: int
     at: datetime | None
-    read: bool | None = None
+    past: frozenset[str] = frozenset()
 
 
 class Lag(NamedTuple):
@@ -81,6 +83,38 @@ def look(settings: Kafka, wanted: Sequence[SoughtRecord], seconds: float = SECON
         raise kafka.translate(error) from error
 
 
+def groups_gone(
+    settings: Kafka, wanted: Collection[tuple[str, str]], seconds: float = SECONDS
+) -> frozenset[tuple[str, str]]:
+    """Return those of these groups that have no offset of their topic, or only such whose records were deleted."""
+    from confluent_kafka import KafkaException
+
+    until = time.monotonic() + seconds
+    try:
+        return frozenset(each for each in wanted if not _reads_on(settings, *each, until))
+    except KafkaException as error:
+        raise kafka.translate(error) from error
+
+
+def _reads_on(settings: Kafka, group: str, topic: str, until: float) -> bool:
+    """Return True if a group has an offset at which it could go on."""
+    from confluent_kafka import TopicPartition
+
+    def left() -> float:
+        return max(0.1, until - time.monotonic())
+
+    client = kafka.group_client(settings, "trace", group)
+    try:
+        numbers = client.list_topics(topic, timeout=left()).topics[topic].partitions
+        read = kafka.committed(client, [(topic, number) for number in numbers], left()) if numbers else {}
+        for place, offset in read.items():
+            if offset >= 0 and offset >= client.get_watermark_offsets(TopicPartition(*place), timeout=left())[0]:
+                return True
+    finally:
+        client.close()
+    return False
+
+
 @dataclass(slots=True)
 class _Span:
     """The part of a partition that is to be read."""
@@ -105,21 +139,24 @@ class _Look:
 
     def all(self, wanted: Sequence[SoughtRecord]) -> dict[UUID, list[SeenRecord]]:
         self.client.list_topics(timeout=self.left)
-        known = [_Span(each.topic, *each.place, each.place[1] + 1) for each in wanted if each.place is not None]
-        unknown = [each for each in wanted if each.place is None]
-        searched = {each.id: list(self._since(each)) for each in unknown}
-        self._read(known + [one for each in searched.values() for one in each], {each.id for each in wanted})
-        for each in unknown:
+        searched = {each.id: list(self._spans(each)) for each in wanted}
+        self._read([one for each in searched.values() for one in each], {each.id for each in wanted})
+        for each in wanted:
             if self.found.get(each.id):
                 self.found[each.id] = self._compared(each, self.found[each.id])
-            elif all(one.done for one in searched[each.id]):
+            elif each.readers and all(one.done for one in searched[each.id]):
                 self.found[each.id] = []
         return {identity: sorted(seen, key=lambda each: each.offset) for identity, seen in self.found.items()}
 
-    def _since(self, each: SoughtRecord) -> Iterator[_Span]:
-        """Yield every partition from when the message was appended to the end: only the producer knew its partition."""
+    def _spans(self, each: SoughtRecord) -> Iterator[_Span]:
+        """Yield its place, or else every partition from when the message was appended to the end: only the producer
+        knew its partition.
+        """
         from confluent_kafka import TopicPartition
 
+        if each.place is not None:
+            yield _Span(each.topic, *each.place, each.place[1] + 1)
+            return
         metadata = self.client.list_topics(each.topic, timeout=self.left).topics[each.topic]
         at = int((each.since - _EARLIER).timestamp() * 1000)
         times = [TopicPartition(each.topic, number, at) for number in metadata.partitions]
@@ -151,26 +188,27 @@ class _Look:
             of.done = True  # its offset is not there any more
             return
         of.done = offset >= of.end - 1
-        identity = _identity(message)
-        if identity in ids and offset < of.end and all(each.offset != offset for each in self.found[identity]):
+        known = next((each for each in _identities(message) if each in ids), None)
+        if known and offset < of.end and all(each.offset != offset for each in self.found[known]):
             kind, milliseconds = message.timestamp()
             at = datetime.fromtimestamp(milliseconds / 1000, UTC) if kind else None
-            self.found[identity].append(SeenRecord(of.partition, offset, at))
+            self.found[known].append(SeenRecord(of.partition, offset, at))
 
     def _compared(self, each: SoughtRecord, seen: Sequence[SeenRecord]) -> list[SeenRecord]:
-        """Add whether the reader's group is past each copy."""
-        if not each.reader:
-            return list(seen)
-        read = _committed([(each.topic, one.partition) for one in seen], each.reader, self.settings, self.left)
-        return [one._replace(read=read[one.partition] > one.offset) for one in seen]
+        """Add which groups are past each copy."""
+        places = [(each.topic, one.partition) for one in seen]
+        read = {group: _committed(places, group, self.settings, self.left) for group in each.readers}
+        return [
+            one._replace(past=frozenset(group for group in read if read[group][one.partition] > one.offset))
+            for one in seen
+        ]  # fmt: skip
 
 
-def _identity(message: "Message") -> UUID | None:
-    try:
-        given: Any = dict(kafka.headers_of(message))
-        return UUID((given.get(headers.ID) or b"").decode())
-    except ValueError:
-        return None
+def _identities(message: "Message") -> Iterator[UUID]:
+    """Yield the ids that receipts may have for a record: `Consumer(id_from=...)` chooses one."""
+    record = record_of(message)
+    yield identity(record, BY_ID)
+    yield identity(record, BY_SOURCE_AND_ID)
 
 
 def lags(settings: Kafka, topics: Mapping[str, str], answer_seconds: float) -> dict[str, Lag]:

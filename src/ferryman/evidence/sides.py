@@ -10,10 +10,11 @@ import psycopg
 from psycopg import IsolationLevel
 from pydantic import SecretStr
 
-from ferryman.runtime import postgres
+from ferryman.runtime import postgres, roles
 from ferryman.runtime.desk import Desk
 from ferryman.runtime.errors import FerrymanError, Misconfigured, env_name
 from ferryman.runtime.settings import Settings
+from ferryman.runtime.settings_relay import source_setting
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
@@ -103,7 +104,7 @@ class Sides:
 
 def named_in(settings: Settings, databases: Mapping[str, str]) -> dict[str, str]:
     """Return the setting of every database: ours, each of the relay's sources, and those of systems that are set."""
-    sources = {name: f"relay.sources.{name}.database_url" for name in settings.relay.sources}
+    sources = {name: source_setting(name) for name in settings.relay.sources}
     others = {name: setting for name, setting in (sources | dict(databases)).items() if _url(settings, setting)}
     return ({MAIN: postgres.URL} if settings.database_url or not others else {}) | others
 
@@ -111,7 +112,7 @@ def named_in(settings: Settings, databases: Mapping[str, str]) -> dict[str, str]
 @contextmanager
 def open_sides(
     settings: Settings, wanted: Mapping[str, str], process: str, origins: Mapping[str, str] | None = None, *,
-    partly: bool = False,
+    partly: bool = False, role: str | None = None,
 ) -> Iterator[Sides]:  # fmt: skip
     """Connect to each database that is wanted, by the setting that names it. `partly`: at least to one of them."""
     found: dict[str, Side] = {}
@@ -120,7 +121,7 @@ def open_sides(
     with ExitStack() as closing:
         for name, setting in wanted.items():
             try:
-                connection = closing.enter_context(connect(settings, setting, process))
+                connection = closing.enter_context(connect(settings, setting, process, role))
                 origin = (origins or {}).get(setting)
                 address = None if setting == postgres.URL else address_of(settings, name, setting, origin)
                 side = Side(connection, settings.database, name, address)
@@ -139,19 +140,16 @@ def database_of(name: str) -> str:
     return "the main database" if name == MAIN else f"the {name}'s database"
 
 
-def connect(settings: Settings, setting: str, process: str) -> Connection:
+def connect(settings: Settings, setting: str, process: str, role: str | None = None) -> Connection:
     """Connect to the database that a setting names, in autocommit mode. Errors name that setting."""
     url = _url(settings, setting)
     if url is None and setting != postgres.URL:
         raise Misconfigured(
             "this database is not named", setting=setting, remedy="name it; where one database is both, name that one"
         )
-    try:
-        found = postgres.connect(settings.model_copy(update={"database_url": url}), process, autocommit=True)
-    except FerrymanError as error:
-        if error.setting == postgres.URL:
-            error.setting = setting
-        raise
+    with postgres.naming(setting):
+        changed = settings.model_copy(update={"database_url": url})
+        found = postgres.connect(changed, process, autocommit=True, role=role or roles.needed(process))
     found.prepare_threshold = None  # a pooler shares sessions, and a kept plan would not hash long arrays of ids
     return found
 

@@ -15,6 +15,8 @@ from psycopg.rows import dict_row
 
 from ferryman.consumer.admin import message_story as inbox
 from ferryman.consumer.admin.message_story import results
+from ferryman.consumer.model import BY_SOURCE_AND_ID, Record
+from ferryman.consumer.wire import identity as derived_identity
 from ferryman.evidence import journal, kafka
 from ferryman.evidence import messages as facts
 from ferryman.evidence.journey import Event, Journey, StoryTeller, Times, Witness, applied_to_nothing
@@ -25,6 +27,7 @@ from ferryman.evidence.way import Ending, Traced, conclude
 from ferryman.relay.admin.entry_story import look
 from ferryman.runtime.desk import Story
 from ferryman.runtime.errors import FerrymanError
+from ferryman.schemas import headers
 
 SEARCH_SECONDS = 10.0
 JOURNAL_SECONDS = 0.3
@@ -108,7 +111,7 @@ def asking(sides: Sides) -> AskKafka:
 
 def passed(copies: Copies | None) -> bool:
     """Return True if a group is past a record: its receipt may have been written since the databases were read."""
-    return any(each.read for seen in (copies or {}).values() for each in seen)
+    return any(each.past for seen in (copies or {}).values() for each in seen)
 
 
 def resolve(sides: Sides, reference: UUID | int | Place) -> UUID:
@@ -123,6 +126,8 @@ def resolve(sides: Sides, reference: UUID | int | Place) -> UUID:
         else:
             received = inbox.look(side, reference, None, payload=False, seconds=SEARCH_SECONDS).seen
             found |= {_id_of(each): side.name for each in received}
+    for each in derived_ids(sides, list(found)):
+        found.pop(each, None)
     if len(found) == 1:
         return next(iter(found))
     name = reference if isinstance(reference, int) else "/".join(map(str, reference))
@@ -130,6 +135,23 @@ def resolve(sides: Sides, reference: UUID | int | Place) -> UUID:
         raise FerrymanError(f"no outbox and no inbox here knows {name}", remedy="name the message by its id")
     several = ", ".join(f"{identity} ({where})" for identity, where in found.items())
     raise FerrymanError(f"{name} is several messages: {several}", remedy="name one of them by its id")
+
+
+def derived_ids(sides: Sides, ids: Iterable[UUID]) -> dict[UUID, UUID]:
+    """Return the ids under which a consumer may have messages of these sides, by `Consumer(id_from=...)`: each with
+    the id that the message has in its outbox.
+    """
+    relay = sides.settings.relay
+    named = {relay.ce_source, *(each.ce_source for each in relay.sources.values())}
+    named |= {f"/{each.connection.info.dbname}" for each in sides.each}
+    return {_derived(name, each): each for each in ids for name in named if name}
+
+
+def _derived(source: str, identity: UUID) -> UUID:
+    given: list[tuple[str, bytes | None]] = [
+        (headers.SOURCE, source.encode()), (headers.ID, str(identity).encode())
+    ]  # fmt: skip
+    return derived_identity(Record("", 0, 0, None, None, given, 0), BY_SOURCE_AND_ID)
 
 
 # --- what an id may be
@@ -146,6 +168,8 @@ class Clues:
 
     hints: list[Hint | UUID] = field(default_factory=list)
     entries: dict[str, list[OutboxEntry]] = field(default_factory=dict)
+    cut: set[str] = field(default_factory=set)
+    """The databases whose journals there was no time to search in whole."""
     looked: list[str] = field(default_factory=list)
     """The places that were searched, in words."""
 
@@ -156,7 +180,7 @@ def clues_of(sides: Sides, identity: UUID, machines: Sequence[str]) -> Clues:
     """
     clues = Clues()
     for side in sides.each:
-        for seen in inbox.look(side, identity, None, payload=False, seconds=LOOK_SECONDS).seen:
+        for seen in _seen(sides, side, identity):
             clues.hints.extend(_hints(seen))
         strays = side.ask(facts.tuples, _STRAYS, {"machines": list(machines), "id": identity})
         clues.hints.extend(saga for (saga,) in strays)
@@ -169,7 +193,14 @@ def clues_of(sides: Sides, identity: UUID, machines: Sequence[str]) -> Clues:
         clues.looked.append(f"the {side.name}'s outbox{depth}")
         clues.hints.extend(Hint(each.type, each.key, each.created_at) for each in entries)
         clues.entries[side.name] = entries
+        clues.cut.update([side.name] if unseen else ())
     return clues
+
+
+def _seen(sides: Sides, side: Side, identity: UUID) -> Iterator[inbox.MessageView]:
+    """Yield what the consumers of a database know of a message, by each id that it may have there."""
+    for each in (identity, *derived_ids(sides, [identity])):
+        yield from inbox.look(side, each, None, payload=False, seconds=LOOK_SECONDS).seen
 
 
 def subjects_of(sides: Sides, identity: UUID, clues: Clues, tracers: Sequence[CaseTracer]) -> Iterator[UUID]:
@@ -195,11 +226,15 @@ def _id_of(seen: inbox.MessageView) -> UUID:
 
 
 def _message(sides: Sides, identity: UUID, clues: Clues, ask: AskKafka) -> Traced:
-    journey = follow(sides, identity, clues.entries)
+    away = bool(sides.missing)
+    journey = follow(sides, identity, clues)
     copies = ask(journey)
+    gone = _groups_gone(sides, journey) if copies is not None else frozenset()
     if passed(copies):
-        journey = follow(sides, identity, clues.entries)
-    journey = replace(journey, kafka=copies)
+        journey = follow(sides, identity, clues)
+    journey = replace(journey, kafka=copies, groups_gone=gone, away=away)
+    late = f"what may be in it was not found within {JOURNAL_SECONDS:g} s of reading"
+    sides.missing.extend(f"all of the {each.where}'s outbox: {late}" for each in journey.witnesses if not each.whole)
     telling, ending = StoryTeller(journey), conclude(journey, identity)
     telling.message(identity, {}, None)
     known: dict[str, Any] = {}
@@ -208,9 +243,18 @@ def _message(sides: Sides, identity: UUID, clues: Clues, ask: AskKafka) -> Trace
     elif spots := journey.spots(identity):
         known = {"type": spots[0].type, "topic": spots[0].topic}
     said = f"{known.get('type', '')} to {known.get('topic', '')}" + (f", key {known['key']}" if "key" in known else "")
-    over = ending.now in ("HANDLED", "PUBLISHED") and ending.next is None
+    over = ending.now in ("HANDLED", "PUBLISHED") and not (ending.next or ending.rest)
     headline = [f"message {identity}", said]
     return Traced(identity, "message", known, headline, telling.events, ending, sides.missing, over)
+
+
+def _groups_gone(sides: Sides, journey: Journey) -> frozenset[tuple[str, str]]:
+    """Ask Kafka for the groups of consumers that nobody runs."""
+    try:
+        return kafka.groups_gone(sides.settings.kafka, journey.idle())
+    except FerrymanError as error:
+        sides.missing.append(f"Kafka: {error}")
+        return frozenset()
 
 
 # --- a saga that no case file knows
@@ -255,58 +299,78 @@ _SUBSCRIPTIONS = """\
 SELECT DISTINCT consumer, topic FROM ferryman.inbox_start ORDER BY consumer, topic
 """
 
+_TYPES = """\
+-- evidence.types
+SELECT DISTINCT n.type FROM (
+    SELECT i.type FROM ferryman.inbox_receipts i WHERE i.consumer = %(consumer)s ORDER BY i.received_at DESC LIMIT 10000
+) n
+"""
 
-def follow(sides: Sides, identity: UUID, entries: Mapping[str, Sequence[OutboxEntry]] = {}) -> Journey:
+
+def follow(sides: Sides, identity: UUID, clues: Clues | None = None) -> Journey:
     """Gather what every database knows of a message, and of the messages that were reported with it, and on."""
-    ids, readers = [identity], list[Witness]()
-    consumers = [(side, *each) for side in sides.each for each in _consumers(side, identity).items()]
+    ids, readers, clues = [identity], list[Witness](), clues or Clues()
+    consumers = [(side, *each) for side in sides.each for each in _consumers(sides, side, identity).items()]
+    types = [frozenset(kind for (kind,) in side.ask(facts.tuples, _TYPES, {"consumer": name}))
+             for side, name, _ in consumers]  # fmt: skip
     new = ids
     while new:
-        readers = [witness(side, name, ids, side.name, topics) for side, name, topics in consumers]
+        known_as = derived_ids(sides, ids)
+        readers = [witness(side, name, ids, side.name, topics, known_as=known_as) for side, name, topics in consumers]
         reported = (each for reader in readers for receipt in reader.receipts for each in receipt.results)
         new = [each for each in dict.fromkeys(reported) if each not in ids][: _MOST_MESSAGES - len(ids)]
         ids += new
-    outboxes = [_outbox(side, ids, readers, entries.get(side.name)) for side in sides.each]
+    readers = [replace(reader, types=known) for reader, known in zip(readers, types, strict=True)]
+    searched = [_outbox(side, ids, readers, clues) for side in sides.each]
+    found = any(each.entry(identity) for each, _ in searched)
+    outboxes = [replace(each, whole=each.whole and (found or not cut)) for each, cut in searched]
     return Journey(sides.each[0].now(), [*outboxes, *readers], times=Times.of(sides.settings))
 
 
-def _consumers(side: Side, identity: UUID) -> dict[str, set[str]]:
+def _consumers(sides: Sides, side: Side, identity: UUID) -> dict[str, set[str]]:
     """Return the consumers that know the message, or own partitions: each with the topics that it reads."""
-    seen = inbox.look(side, identity, None, payload=False, seconds=LOOK_SECONDS).seen
-    found = {each.known.consumer: set[str]() for each in seen}
+    found = {each.known.consumer: set[str]() for each in _seen(sides, side, identity)}
     for consumer, topic in side.ask(facts.tuples, _SUBSCRIPTIONS, {}):
         found.setdefault(consumer, set()).add(topic)
     return found
 
 
-def witness(side: Side, consumer: str, ids: Sequence[UUID], where: str, reads: Iterable[str]) -> Witness:
-    """Return what a consumer knows of these messages, whatever their number; not yet what its outbox knows."""
+def witness(
+    side: Side, consumer: str, ids: Sequence[UUID], where: str, reads: Iterable[str], *,
+    known_as: Mapping[UUID, UUID] = {},
+) -> Witness:  # fmt: skip
+    """Return what a consumer knows of these messages, whatever their number; not yet what its outbox knows.
+
+    It may have them under other ids, `known_as`; what is returned has the ids that the messages have in their outboxes.
+    """
     with side.reading() as db:
-        found = facts.receipts(db, consumer, ids)
-        rejections = facts.rejected(db, consumer, ids)
+        found = facts.receipts(db, consumer, [*ids, *known_as])
+        records = facts.rejected(db, consumer, [*ids, *known_as])
         processes, paused = facts.reader(db, consumer)
-    receipts = sorted(found.values(), key=lambda each: each.received_at)
-    unhandled = {each.id for each in receipts if each.status != "HANDLED"} | {each.id for each in rejections}
+    unhandled = {each.id for each in found.values() if each.status != "HANDLED"} | {each.id for each in records}
     stories = dict[UUID, Story]()
     for each in list(unhandled)[:_MOST_LOOKS]:
         for seen in inbox.look(side, each, consumer, payload=False, seconds=LOOK_SECONDS).seen[:1]:
-            stories[each] = seen.story
+            stories[known_as.get(each, each)] = seen.story
+    verdicts = [each._replace(id=known_as.get(each.id, each.id)) for each in found.values()]
+    receipts = sorted(verdicts, key=lambda each: each.received_at)
+    rejections = [each._replace(id=known_as.get(each.id, each.id)) for each in records]
     return Witness((), receipts, rejections, stories, processes, paused, True, where, consumer, frozenset(reads))
 
 
-def _outbox(
-    side: Side, ids: Sequence[UUID], readers: Sequence[Witness], known: Sequence[OutboxEntry] | None
-) -> Witness:
+def _outbox(side: Side, ids: Sequence[UUID], readers: Sequence[Witness], clues: Clues) -> tuple[Witness, bool]:
     """Look for the entries. What was reported stands in the journal of the receipt, at its time; the message itself
-    before whoever received it first.
+    before whoever received it first. Return also whether there was no time to look for it in the whole journal.
     """
+    known, cut = clues.entries.get(side.name), side.name in clues.cut
     ours = [each for reader in readers if reader.where == side.name for each in reader.receipts]
     first = [spot.at for reader in readers for spot in reader.spots(ids[0])]
     must = [each for receipt in ours for each in receipt.results]
     around, whole = journal.find(side, ids, [each.received_at for each in ours], must, JOURNAL_SECONDS)
     entries = {each.position: each for each in [*(known or ()), *around]}
     if first and known is None and not any(each.id == ids[0] for each in entries.values()):
-        before, _ = journal.backwards(side, ids[0], min(first), JOURNAL_SECONDS)
+        before, unseen = journal.backwards(side, ids[0], min(first), JOURNAL_SECONDS)
         entries |= {each.position: each for each in before}
+        cut = bool(unseen)
     ordered = [each for _, each in sorted(entries.items(), key=lambda item: item[0] or 0)]
-    return Witness(journal.with_reasons(side, ordered), whole=whole, where=side.name)
+    return Witness(journal.with_reasons(side, ordered), whole=whole, where=side.name), cut

@@ -11,6 +11,9 @@ from ferryman.evidence.messages import InboxReceipt, OutboxEntry
 from ferryman.runtime.desk import Story
 from ferryman.runtime.times import span
 
+_STAYS = "nothing goes on by itself, and no command helps"
+_AGAIN = f"{_STAYS}: its writer may send it again, under another id"
+
 
 @dataclass(frozen=True, slots=True)
 class Ending:
@@ -21,6 +24,8 @@ class Ending:
     next: str | None = None
     at: str = ""
     """The database that the command is for; empty is that of `database_url`."""
+    rest: str = ""
+    """The words in place of a command, if there is none and waiting does not help."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +84,23 @@ class Way:
         at = self.entry.created_at if self.entry else min(published, default=self.since)
         return at is not None and self.journey.forgets(at)
 
+    @property
+    def past(self) -> bool:
+        """True if Kafka has copies, and its reader's group is past all of them."""
+        reader = self.receiver.consumer if self.receiver else ""
+        return bool(self.copies) and all(reader in each.past for each in self.copies or ())
+
+    @property
+    def ignored(self) -> bool:
+        """True if the message is behind its reader, which has no receipt of any message of its type: it may have no
+        handler for that type, and a replay would end like this.
+        """
+        reader, copies = self.receiver, self.copies
+        if reader is None or reader.types is None or reader.spots(self.identity) or self.forgotten:
+            return False
+        behind = self.past if copies else copies is not None
+        return behind and self.journey.kind(self.identity) not in reader.types
+
     def stopped(self) -> Ending | None:
         """Say why the message is not handled yet. Return None if it is."""
         receiver = self.receiver
@@ -102,8 +124,12 @@ class Way:
         if receipt and receipt.status == "RECEIVED":
             said = f"{self.service} took {self.what}: {story.reason}"
             if receipt.error or self.journey.age(receipt.received_at) > self.journey.times.answer_seconds:
-                return self._mended(said)
+                return self._mended(said, _AGAIN if receipt.error else _STAYS)
             return self._ending(said, story.next, receiver)
+        if receipt and receipt.status == "REJECTED" and not story.next:
+            given_up = any(each.status == "DISCARDED" for each in receiver.rejected(self.identity))
+            ending = self._mended(f"{self.service} could not handle {self.what}: {story.reason}", _AGAIN)
+            return replace(ending, rest="nothing is left to do: a person discarded it") if given_up else ending
         absent = receipt and receipt.status == "REOPENED" and not receiver.paused and not receiver.processes
         said = f"{self.service} could not handle {self.what}: {story.reason}"
         return self._ending(said, self.run if absent else story.next, receiver)
@@ -129,11 +155,11 @@ class Way:
         if self.forgotten:
             kept = span(self.journey.times.receipts_seconds)
             receipts = f"receipts are kept for {kept}: whether {self.service} received it cannot be told"
-        if self.entry is None and not copies:
+        if self.entry is None and not copies and not self.journey.spots(self.identity):
             return self._mended(f"{self.what} is not among what the outbox retains, and {receipts}")
         if copies is not None and not copies:
             return self._once_more(f"{self.what} was published, and its topic does not have it any more")
-        if copies and all(each.read for each in copies):
+        if self.past:
             said = f"{self.what} is in its topic, {self.service}'s group is past it, and {receipts}"
             return self._mended(said) if self.forgotten else self._once_more(f"{said}: it was skipped")
         return None
@@ -145,8 +171,8 @@ class Way:
         command = f"ferryman outbox replay --id {self.entry.position} --yes --reason 'trace {self.subject}'"
         return self._ending(why, command, self.sender)
 
-    def _mended(self, why: str) -> Ending:
-        return Ending("", why, self.mend)
+    def _mended(self, why: str, rest: str = _STAYS) -> Ending:
+        return Ending("", why, self.mend, rest=rest)
 
     def _ending(self, why: str, command: str | None, at: Witness | None) -> Ending:
         return Ending("", why, command, at.where if at and command else "")
@@ -154,7 +180,8 @@ class Way:
 
 def conclude(journey: Journey, identity: UUID) -> Ending:
     """Say where the message is, or what was reported with it: the first that is not handled."""
-    entry, readers = journey.entry(identity), journey.readers(identity)
+    entry = journey.entry(identity)
+    ignoring, readers = _divided(journey, identity, identity)
     receipts = [each.receipt(identity) for each in readers]
     open_ = [each for each in receipts if each is None or each.status != "HANDLED"]
     now = entry.status if entry else "PUBLISHED"
@@ -166,14 +193,47 @@ def conclude(journey: Journey, identity: UUID) -> Ending:
         return replace(stop, now=now)
     took = [f"{each.consumer} refused it" if one.outcome == "REFUSED" else f"{each.consumer} handled it"
             for each, one in zip(readers, receipts, strict=True) if one]  # fmt: skip
-    where = f" in {entry.topic}" if entry else ""
-    nobody = f"it is published{where}, and no consumer of these databases reads that topic"
-    return Ending(now, ", and ".join(took) or nobody)
+    return _concluded(journey, identity, Ending(now, ", and ".join(took)), ignoring)
+
+
+def _concluded(journey: Journey, identity: UUID, ending: Ending, ignoring: Sequence[Witness]) -> Ending:
+    """Name the readers that are not waited for, and what is not known of others."""
+    entry, kind, gone = journey.entry(identity), journey.kind(identity), journey.retired(identity)
+    there = f"it is published{f' in {entry.topic}' if entry else ''}"
+    where = "the databases that answered" if journey.away else "these databases"
+    nobody = there if ignoring or gone else f"{there}, and no consumer of {where} reads that topic"
+    said = [ending.why or nobody]
+    said += [f"{each.consumer} has no receipt of it, nor of another {kind} among its newest: it has no handler for "
+             "that type, or the message was skipped" for each in ignoring]  # fmt: skip
+    said += [f"{each.consumer} is not waited for: no process of it is connected, and its group has no offsets there"
+             for each in gone]  # fmt: skip
+    now, rest = ending.now, ""
+    if journey.away:
+        now, rest = now if ending.why else "UNKNOWN", "trace it again when every database answers"
+    elif ignoring:
+        rest = f"nothing is left to do, unless {_names(ignoring)} should handle {kind}"
+    elif gone and not ending.why:
+        rest = f"nothing is left to do, unless {_names(gone)} is to run again"
+    return Ending(now, "; ".join(said), rest=rest)
+
+
+def _names(readers: Sequence[Witness]) -> str:
+    return " or ".join(each.consumer for each in readers)
+
+
+def _divided(journey: Journey, identity: UUID, subject: UUID) -> tuple[list[Witness], list[Witness]]:
+    """Return the readers that seem to ignore a message, and the others."""
+    ignoring, others = list[Witness](), list[Witness]()
+    for each in journey.readers(identity):
+        way = Way(journey, identity, journey.sender(identity), each, "", "", "", subject)
+        (ignoring if way.ignored else others).append(each)
+    return ignoring, others
 
 
 def _stop(journey: Journey, identity: UUID, subject: UUID, met: set[UUID]) -> Ending | None:
     met.add(identity)
-    sender, entry, readers = journey.sender(identity), journey.entry(identity), journey.readers(identity)
+    sender, entry = journey.sender(identity), journey.entry(identity)
+    _, readers = _divided(journey, identity, subject)
     what = entry.type if entry else "the message"
     if entry and entry.status != "PUBLISHED" and not any(each.receipt(identity) for each in readers):
         return Way(journey, identity, sender, None, what, "", "", subject).unsent()

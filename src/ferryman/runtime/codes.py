@@ -18,8 +18,8 @@ class Family:
     remedy: str | None = None
     setting: str | None = None
 
-    def error(self, message: str) -> FerrymanError:
-        return self.family(message, setting=self.setting, remedy=self.remedy)
+    def error(self, message: str, remedy: str | None = None) -> FerrymanError:
+        return self.family(message, setting=self.setting, remedy=remedy or self.remedy)
 
 
 _RETRY = Family(Transient)
@@ -28,7 +28,7 @@ _BAD = Family(Permanent)
 _STANDBY = Family(
     Unreachable, "connect to the primary, or let the database take writes (its disk may be nearly full)", "database_url"
 )
-_PRIVILEGE = Family(Misconfigured, "grant the missing privilege: `ferryman migrate` creates the roles, `doctor` checks")
+_PRIVILEGE = Family(Misconfigured, "grant the login the role of its process (docs/roles.md)")
 _LOGIN = Family(Misconfigured, "correct the user or the password", "database_url")
 _MIGRATE = Family(Misconfigured, "run `ferryman migrate`")
 

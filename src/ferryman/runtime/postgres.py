@@ -14,7 +14,7 @@ import psycopg
 from psycopg import conninfo
 from psycopg.rows import tuple_row
 
-from ferryman.runtime import codes
+from ferryman.runtime import codes, roles
 from ferryman.runtime.errors import FerrymanError, Misconfigured, Unreachable
 from ferryman.runtime.redaction import redact
 from ferryman.runtime.settings import Database, Settings
@@ -22,6 +22,15 @@ from ferryman.runtime.settings import Database, Settings
 URL = "database_url"
 
 Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
+
+_REMEDY = "ferryman_remedy"
+"""The attribute of the library's error that has the remedy that the connection knew."""
+
+# A role that does not exist has no members.
+_MEMBER = """\
+-- postgres.member
+SELECT current_user::text, coalesce(pg_has_role(to_regrole(%(role)s), 'USAGE'), false)
+"""
 
 _BACKEND = """\
 -- postgres.backend
@@ -53,6 +62,21 @@ _READ_COMMITTED = """\
 -- postgres.read_committed
 SET TRANSACTION ISOLATION LEVEL READ COMMITTED
 """
+
+
+class NamedConnection(psycopg.Connection[tuple[Any, ...]]):
+    """A connection whose errors name its login and the role that is needed, where a privilege is missing."""
+
+    refusal: str | None = None
+    """The remedy if a privilege is missing."""
+
+    def wait(self, *given: Any, **named: Any) -> Any:
+        """Wait for the server's answer: every statement does."""
+        try:
+            return super().wait(*given, **named)
+        except psycopg.errors.InsufficientPrivilege as error:
+            setattr(error, _REMEDY, self.refusal)
+            raise
 
 
 def row(cursor: psycopg.Cursor[tuple[Any, ...]]) -> tuple[Any, ...]:
@@ -108,17 +132,54 @@ def parameters(url: str, database: Database, process: str) -> dict[str, Any]:
     return {**ours, **given}
 
 
-def connect(settings: Settings, process: str, *, autocommit: bool = False, writes: bool = False) -> Connection:
-    """Open one connection; with `writes`, only to a server that takes writes, unless the URL says otherwise."""
+def connect(
+    settings: Settings, process: str, *, autocommit: bool = False, writes: bool = False, role: str | None = None
+) -> Connection:
+    """Open one connection; with `writes`, only to a server that takes writes, unless the URL says otherwise.
+
+    `role` is what its process needs (`roles.needed`): errors name it where a privilege is missing.
+    """
     wanted = parameters(required_url(settings), settings.database, process)
     if writes:
         wanted = {"target_session_attrs": "read-write", **wanted}
     try:
-        connection = psycopg.connect(**wanted, autocommit=autocommit)
+        connection = NamedConnection.connect(**wanted, autocommit=autocommit)
         suit_pooler(connection)
+        if role:
+            with _outside(connection):
+                expect(connection, role)
         return connection
     except psycopg.Error as error:
         raise connection_error(error, wanted) from error
+
+
+def expect(connection: Connection, role: str) -> None:
+    """Let errors on a connection name its login and this role, where a privilege is missing."""
+    if isinstance(connection, NamedConnection):
+        login, has = connection.info.user, False
+        if role != roles.OWNER:
+            login, has = row(connection.execute(_MEMBER, {"role": role}))
+        connection.refusal = roles.remedy(login, role, has=has)
+
+
+@contextmanager
+def _outside(connection: psycopg.Connection[Any]) -> Iterator[None]:
+    """Let statements run outside of a transaction, and leave none open."""
+    autocommit, connection.autocommit = connection.autocommit, True
+    yield
+    connection.autocommit = autocommit
+
+
+@contextmanager
+def naming(setting: str) -> Iterator[None]:
+    """Translate errors, and name this setting in those about a URL: a source of the relay has its own."""
+    try:
+        with translated():
+            yield
+    except FerrymanError as error:
+        if error.setting == URL:
+            error.setting = setting
+        raise
 
 
 def suit_pooler(connection: psycopg.Connection[Any]) -> None:
@@ -132,10 +193,8 @@ def behind_pooler(connection: psycopg.Connection[Any]) -> bool:
 
     This takes one round trip on a connection without an open transaction, and leaves none open.
     """
-    autocommit, connection.autocommit = connection.autocommit, True
-    row = connection.cursor(row_factory=tuple_row).execute(_BACKEND).fetchone()
-    connection.autocommit = autocommit
-    return row != (connection.info.backend_pid,)
+    with _outside(connection):
+        return row(connection.cursor(row_factory=tuple_row).execute(_BACKEND)) != (connection.info.backend_pid,)
 
 
 def answers(connection: psycopg.Connection[Any]) -> None:
@@ -169,7 +228,8 @@ def translate(error: Exception) -> FerrymanError:
     """Return one of our errors for the library's, decided by its SQLSTATE."""
     state = error.sqlstate if isinstance(error, psycopg.Error) else None
     words = said(error) if isinstance(error, psycopg.Error) else _one_line(error)
-    return codes.sqlstate(state).error(f"PostgreSQL: {redact(words)}" + (f" ({state})" if state else ""))
+    told = f"PostgreSQL: {redact(words)}" + (f" ({state})" if state else "")
+    return codes.sqlstate(state).error(told, getattr(error, _REMEDY, None))
 
 
 def said(error: psycopg.Error) -> str:
@@ -192,7 +252,8 @@ def connection_error(error: psycopg.Error, wanted: dict[str, Any]) -> FerrymanEr
     words = redact(_one_line(error))
     for pattern, reason, remedy in _REFUSALS:
         if re.search(pattern, words):
-            return Misconfigured(f"{where} {reason}: {words}", setting=URL, remedy=remedy)
+            told = remedy.format(user=wanted.get("user", "this login"), database=wanted.get("dbname", "the database"))
+            return Misconfigured(f"{where} {reason}: {words}", setting=URL, remedy=told)
     if "session is read-only" in words:
         return codes.sqlstate(psycopg.errors.ReadOnlySqlTransaction.sqlstate).error(f"{where} takes no writes: {words}")
     return Unreachable(
@@ -203,6 +264,8 @@ def connection_error(error: psycopg.Error, wanted: dict[str, Any]) -> FerrymanEr
 _REFUSALS = (
     ("(password|SASL|Peer) authentication failed|no password supplied|no such user|role .* does not exist",
      "refuses the login", "correct the user or the password"),
+    ("permission denied for database", "does not let this login in",
+     'as the owner, GRANT CONNECT ON DATABASE "{database}" TO "{user}" (docs/roles.md), or correct the user'),
     ("no pg_hba.conf entry", "refuses this host, user or database", "allow it in pg_hba.conf, or use TLS"),
     ("database .* does not exist|no such database", "has no such database", "create it, or correct the name"),
     ("unsupported startup parameter", "is behind a pooler that does not pass on a parameter of the URL",

@@ -19,6 +19,11 @@ class RelaySource(Section):
     )  # fmt: skip
 
 
+def source_setting(name: str) -> str:
+    """Return the setting that names the database of a source."""
+    return f"relay.sources.{name}.database_url"
+
+
 class RelayRetry(Section):
     """The attempts of an entry that fails for a reason of its own; outages do not count."""
 

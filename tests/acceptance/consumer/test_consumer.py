@@ -143,7 +143,7 @@ REFUSED = {
     "reason that is not a string": "its reason 5 is not a string",
     "id that is not a UUID": "badly formed hexadecimal UUID string",
     "content type that is bytes": "its content_type is not text but a bytes",
-    "report that is not a message": "its report: 'str' object",
+    "report that is not a message": "a report must be a ferryman.Message, not str",
     "retry without a time": "another try after None",
 }
 BEHIND = {

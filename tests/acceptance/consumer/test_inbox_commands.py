@@ -22,8 +22,9 @@ WITH receipt AS (
     SELECT %(consumer)s, gen_random_uuid(), 'REJECTED', '', %(code)s, 'order.placed', 'orders', 0, n, 'no such customer'
     FROM generate_series(1, %(count)s::integer) n RETURNING *
 )
-INSERT INTO ferryman.inbox_rejected (consumer, topic, partition, "offset", id, type, key, value, headers, code, error)
-SELECT consumer, topic, partition, "offset", id, type, 'k', 'SECRET-VALUE',
+INSERT INTO ferryman.inbox_rejected
+    (consumer, topic, partition, "offset", id, hash, type, key, value, headers, code, error)
+SELECT consumer, topic, partition, "offset", id, hash, type, 'k', 'SECRET-VALUE',
        '[["content-type", "dGV4dC9wbGFpbg=="], ["x-token", "aHVzaA=="], ["x-raw", "/w=="]]', %(code)s, error
 FROM receipt
 """
@@ -212,6 +213,32 @@ def test_without_a_cluster_a_requeue_says_that_the_topic_must_exist(operator: Op
     assert one(inbox, "SELECT count(*) FROM ferryman.outbox WHERE topic = 'orders.retry.books'") == 3
 
 
+def test_a_login_that_may_not_requeue_creates_no_topic(
+    ferryman: Launcher, ferryman_database_url: str, inbox: Database
+) -> None:
+    """The topic was created before the requeue was refused."""
+    inbox.execute("UPDATE ferryman.inbox_rejected SET headers = '[]'")
+    url = conninfo.make_conninfo(ferryman_database_url, options="-c role=ferryman_monitor")
+    refused = Operator(ferryman, FERRYMAN_DATABASE_URL=url).run(
+        "inbox requeue --code BUG --yes --reason r", exit_code=3
+    )
+    assert "permission denied" in refused.stderr
+    assert "orders.retry.books" not in refused.stderr
+
+
+def test_a_place_of_several_messages_is_refused_and_their_ids_are_named(operator: Operator, inbox: Database) -> None:
+    inbox.execute(REJECTED, {"consumer": "books", "code": "BUG", "count": 1})
+    ids = [
+        str(each) for (each,) in inbox.execute('SELECT id FROM ferryman.inbox_rejected WHERE "offset" = 1').fetchall()
+    ]
+    for act in ("requeue", "discard"):
+        refused = operator.run(f"inbox {act} --id orders/0/1 --yes --reason r", exit_code=1)
+        assert all(each in refused.stderr for each in ids)
+    found = operator.run("inbox show orders/0/1 --json").json["messages"]
+    assert {each["id"] for each in found} == set(ids)
+    assert operator.run(f"inbox discard --id {ids[0]} --yes --reason r --json").json["messages"] == 1
+
+
 def test_messages_that_cannot_be_requeued_are_left_and_listed(operator: Operator, inbox: Database) -> None:
     inbox.execute("UPDATE ferryman.inbox_rejected SET headers = '[]' WHERE \"offset\" = 1")
     done = operator.run("inbox requeue --code BUG --yes --reason mended --json", exit_code=5).json
@@ -238,6 +265,8 @@ MISTAKES = [
     ("inbox requeue --code BUG --yes", 2, "--reason is missing"),
     ("inbox discard", 2, "say which messages"),
     ("inbox discard --topic orders", 1, "several consumers have rejected such messages: books, other"),
+    ("inbox rebase --consumer boks", 1, "there is no consumer boks here"),
+    ("inbox rebase --consumer books --topic ordrs", 1, "books has no partition of a topic ordrs in this database"),
     ("inbox nonsense", 2, "No such command"),
     ("pause books --consumer --topic", 2, "not both"),
 ]

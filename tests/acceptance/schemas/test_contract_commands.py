@@ -113,7 +113,7 @@ def test_publishing_to_a_registry_that_does_not_answer_exits_with_four(owner: Ow
 
 
 def test_publishing_without_a_registry_says_that_it_is_not_needed(owner: Owner) -> None:
-    assert "nothing needs to be published" in owner.run("schemas publish", exit_code=1).stderr
+    assert "nothing needs to be published" in owner.run("schemas publish", exit_code=3).stderr
 
 
 def test_appending_data_that_does_not_fit_the_catalogue_fails_the_writer(owner: Owner, ferryman_db: Database) -> None:

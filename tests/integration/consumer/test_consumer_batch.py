@@ -1,6 +1,6 @@
 """A batch in its transaction: the answers of handlers, and the errors that are reported."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any, cast
@@ -16,11 +16,14 @@ from ferryman import Consumer, Done, Message, Misconfigured, Outcome, Received, 
 from ferryman.consumer.at_most_once import AtMostOnce
 from ferryman.consumer.connections import Deadline, HandlerConnection, handler_connection
 from ferryman.consumer.failures import HandlerFailed, NotNow, NotThere, Overtaken, cause_of
+from ferryman.consumer.loop import ConsumerLoop
 from ferryman.consumer.model import Item, Record
-from ferryman.consumer.partitions import PartitionBuffer, Partitions
+from ferryman.consumer.partition_buffer import PartitionBuffer
+from ferryman.consumer.partitions import Partitions
 from ferryman.consumer.transaction import BatchTransaction, Transactions
 from ferryman.consumer.wire import decode, poison_of
 from ferryman.runtime.settings import ConsumerSettings
+from ferryman.testing import stack
 
 Database = psycopg.Connection[tuple[Any, ...]]
 Handler = Callable[[Any, Received], Outcome]
@@ -158,9 +161,10 @@ def test_at_most_once_gives_up_few_messages_for_a_table_that_is_missing(ferryman
     partitions.add([one.record, two.record, three.record])
 
     class Missing(Transactions):
-        def run(self, lent: Any, items: Any, claimed: Any, reached: Any) -> None:
+        def run(self, lent: Any, items: Any, claimed: Any, reached: Any) -> bool:
             if items[0].record.offset < 2:
                 raise NotThere("no such table")
+            return True
 
     consumer, unused = Consumer("c", ["topic"]), cast(Any, None)
     consumer.handles("t")(lambda _db, _message: Done())
@@ -227,10 +231,19 @@ def test_a_batch_that_another_owner_has_overtaken_keeps_no_effect(
 IMMEDIATE = "SET CONSTRAINTS ALL IMMEDIATE"
 
 
+@pytest.fixture
+def consumer_db(ferryman_db: Database, ferryman_database_url: str) -> Iterator[Database]:
+    """Connect with a login that has the role of consumers and no other right, but may write the table `effect`."""
+    ferryman_db.execute("CREATE TABLE effect (); GRANT SELECT, INSERT ON effect TO ferryman_consumer")
+    login = stack.login(ferryman_database_url, f"test_{uuid4().hex[:8]}", "ferryman_consumer")
+    with psycopg.connect(login, autocommit=True) as connection:
+        yield connection
+
+
 @pytest.mark.parametrize(
     "statements", [(IMMEDIATE,), (IMMEDIATE, IMMEDIATE), ("SAVEPOINT s", IMMEDIATE, "ROLLBACK TO s")]
 )
-def test_a_handler_may_make_its_constraints_immediate(ferryman_db: Database, statements: tuple[str, ...]) -> None:
+def test_a_handler_may_make_its_constraints_immediate(consumer_db: Database, statements: tuple[str, ...]) -> None:
     """It is the usual way to hear early of deferred constraints."""
 
     def hears_early(db: Any, _message: Received) -> Done:
@@ -238,17 +251,16 @@ def test_a_handler_may_make_its_constraints_immediate(ferryman_db: Database, sta
             db.execute(each)
         return Done()
 
-    run(ferryman_db, hears_early)
-    assert ferryman_db.execute("SELECT outcome FROM ferryman.inbox").fetchall() == [("DONE",)]
-    assert ferryman_db.execute("SELECT FROM ferryman.inbox_open").fetchall() == []
+    run(consumer_db, hears_early)
+    assert consumer_db.execute("SELECT outcome FROM ferryman.inbox").fetchall() == [("DONE",)]
+    assert consumer_db.execute("SELECT FROM ferryman.inbox_open").fetchall() == []
 
 
 @pytest.mark.parametrize(
     "statements", [("COMMIT",), (IMMEDIATE, "COMMIT"), (f"{IMMEDIATE}; COMMIT",), (IMMEDIATE, "COMMIT AND CHAIN")]
 )
-def test_a_handler_cannot_commit_by_sql(ferryman_db: Database, statements: tuple[str, ...]) -> None:
+def test_a_handler_cannot_commit_by_sql(consumer_db: Database, statements: tuple[str, ...]) -> None:
     """N5: not after it made its constraints immediate either. What it wrote is rolled back."""
-    ferryman_db.execute("CREATE TABLE effect ()")
 
     def commits(db: Any, _message: Received) -> Done:
         db.execute("INSERT INTO effect DEFAULT VALUES")
@@ -257,8 +269,8 @@ def test_a_handler_cannot_commit_by_sql(ferryman_db: Database, statements: tuple
         return Done()
 
     with pytest.raises(HandlerFailed, match="only the runtime commits"):
-        run(ferryman_db, commits)
-    assert ferryman_db.execute("SELECT FROM effect").fetchall() == []
+        run(consumer_db, commits)
+    assert consumer_db.execute("SELECT FROM effect").fetchall() == []
 
 
 TABLE = """
@@ -399,6 +411,37 @@ def test_transient_errors_are_reported_without_details_too(ferryman_db: Database
     assert "4111" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("kind", "events"), [(ConsumerLoop, ["handling failed", "rejected"]), (AtMostOnce, ["vanished"])]
+)
+def test_log_of_a_failure_has_its_place_and_no_values(
+    ferryman_db: Database, kind: type[ConsumerLoop], events: list[str]
+) -> None:
+    """N14: file, line and function."""
+    one = message()
+    partitions = Partitions("c", 1 << 20, 1, by_place={one.record.place: PartitionBuffer(0)})
+    partitions.add([one.record])
+    partitions.look_again()
+    partitions.mark(ferryman_db, lambda _offsets: None)
+
+    def refuses_the_card(_db: Database, _message: Received) -> Outcome:
+        card = "4111"
+        raise ValueError(f"{card[:1]}...")
+
+    consumer = Consumer("c", ["topic"], mode="at_most_once" if kind is AtMostOnce else "effectively_once")
+    consumer.handles("t")(refuses_the_card)
+    made = Transactions(consumer, 1, Deadline(20))
+    loop = kind(consumer, cast(Any, None), ConsumerSettings(tries=2), partitions, made)
+    with capture_logs() as logs:
+        for _ in events:
+            loop.handle(HandlerConnection(ferryman_db), [one.record])
+    assert [each["event"] for each in logs] == events
+    for each in logs:
+        assert [place.rsplit(":", 1)[0] for place in each["where"]] == [__file__]
+        assert each["where"][0].endswith("refuses_the_card")
+        assert "4111" not in str(each)
+
+
 def test_the_receipt_of_a_vanished_message_shows_no_secret(ferryman_db: Database) -> None:
     """N14: at most once, the error is in the receipt and in the log."""
     one = message()
@@ -406,7 +449,7 @@ def test_the_receipt_of_a_vanished_message_shows_no_secret(ferryman_db: Database
     partitions.add([one.record])
 
     class Failing(Transactions):
-        def run(self, *_: Any) -> None:
+        def run(self, *_: Any) -> bool:
             raise HandlerFailed("https://bank/ with password=geheim refused it")
 
     consumer, unused = Consumer("c", ["topic"]), cast(Any, None)

@@ -69,6 +69,6 @@ def test_a_record_with_unreadable_headers_is_poison_and_stops_no_other(
 def test_a_trace_skips_a_record_with_unreadable_headers(ferryman_kafka: str, sent: Callable[..., str]) -> None:
     identity = uuid4()
     topic = sent(identity)
-    wanted = SoughtRecord(identity, topic, datetime.now(UTC) - timedelta(minutes=1), "wallet")
+    wanted = SoughtRecord(identity, topic, datetime.now(UTC) - timedelta(minutes=1), ("wallet",))
     [found] = look(Kafka(bootstrap_servers=ferryman_kafka), [wanted], 20)[identity]
     assert (found.partition, found.offset) == (0, MANY + 1)

@@ -13,7 +13,7 @@ from ferryman import Consumer
 from ferryman.consumer.admin import messages
 from ferryman.consumer.admin.message_story import look
 from ferryman.consumer.admin.messages import STATUSES, MessageFilter, SelectedMessages
-from ferryman.consumer.admin.requeue import discard
+from ferryman.consumer.admin.requeue import discard, rehearse
 from ferryman.consumer.wire import identity
 from ferryman.runtime.desk import Desk, change_pause
 from ferryman.runtime.errors import FerrymanError
@@ -69,6 +69,17 @@ def test_each_status_lists_the_messages_that_have_it(ferryman_db: Database, desk
     assert listed("REJECTED") == [("REJECTED", 3, "REJECTED"), ("REJECTED", 0, "REJECTED")]
     assert listed("RECEIVED") == []
     assert len(listed(*STATUSES)) == 5
+
+
+def test_pages_have_no_gaps_between_records_of_one_place_and_time(ferryman_db: Database, desk: Desk) -> None:
+    """Several records have a place if its topic was made anew."""
+    rejected(ferryman_db, record(0))
+    rejected(ferryman_db, record(0))
+    ferryman_db.execute("UPDATE ferryman.inbox_rejected SET rejected_at = '2026-01-01'")
+    first = messages.page(desk, MessageFilter(), before=None, limit=1)
+    second = messages.page(desk, MessageFilter(), before=first.next, limit=1)
+    assert second.next is None
+    assert len({each["id"] for each in (*first.messages, *second.messages)}) == 2
 
 
 def test_a_list_has_only_what_the_filter_asks_for(ferryman_db: Database, desk: Desk) -> None:
@@ -195,4 +206,6 @@ def test_reading_works_with_the_rights_of_a_monitor_and_acting_does_not(
         change_pause(desk, "pause", "consumer", "wallet", ACT)
     with pytest.raises(FerrymanError, match="permission denied"):
         requeued(desk, ALL)
+    with pytest.raises(FerrymanError, match="permission denied"):
+        rehearse(desk, ALL, ACT)
     desk.connection.close()

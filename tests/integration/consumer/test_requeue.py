@@ -8,14 +8,16 @@ from uuid import UUID, uuid4
 import pytest
 
 from ferryman.consumer.admin import requeue
+from ferryman.consumer.admin.message_story import look
 from ferryman.consumer.admin.messages import SelectedMessages
 from ferryman.consumer.model import Record
 from ferryman.consumer.store import rejected as store
+from ferryman.consumer.store.consumers import count_rejected
 from ferryman.consumer.wire import headers_from_base64, identity, type_of
 from ferryman.relay.kafka import record_headers as published_headers
 from ferryman.relay.model import Entry
 from ferryman.runtime.desk import Desk
-from ferryman.runtime.errors import Transient
+from ferryman.runtime.errors import FerrymanError, Transient
 from support.inboxes import (
     ACT,
     ALL,
@@ -109,6 +111,15 @@ def test_a_message_rejected_again_keeps_its_retry_topic_and_first_place(ferryman
     second = appended(ferryman_db)[-1]
     assert second[1] == "payments.retry.wallet"
     assert second[5] == {"x-requeued-from": "payments/0/7", "x-original-ce_source": "/shop"}
+
+
+def test_a_rehearsal_of_a_requeue_changes_nothing(ferryman_db: Database, desk: Desk) -> None:
+    rejected(ferryman_db, record(1, key=b"\xff"), code="BAD_KEY")
+    rejected(ferryman_db, record(7))
+    requeue.rehearse(desk, ALL, ACT)
+    assert statuses(ferryman_db) == [("REJECTED", "REJECTED")] * 2
+    assert appended(ferryman_db) == []
+    assert one(ferryman_db, "SELECT count(*) FROM ferryman.outbox_audit") == 0
 
 
 def test_of_two_requeues_of_a_message_the_first_wins(ferryman_db: Database, desk: Desk) -> None:
@@ -271,3 +282,55 @@ def test_a_message_rejected_again_at_its_place_waits_again(ferryman_db: Database
     assert statuses(ferryman_db) == [("REJECTED", "REJECTED")]
     assert one(ferryman_db, "SELECT who FROM ferryman.inbox_rejected") is None
     assert requeued(desk, ALL).messages == 1
+
+
+def test_messages_of_a_topic_made_anew_wait_beside_those_of_the_old_one(
+    ferryman_db: Database, desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The old ones were overwritten: they waited no more, and nobody was told."""
+    monkeypatch.setattr(requeue, "CHUNK", 1)
+    old = [record(n, f'{{"amount": {n}}}'.encode()) for n in range(3)]
+    new = [record(n, f'{{"amount": 1{n}}}'.encode()) for n in range(2)]
+    rejected(ferryman_db, *old)
+    rejected(ferryman_db, *new)
+    assert count_rejected(ferryman_db, "wallet") == 5
+    assert requeued(desk, ALL).messages == 5
+    sent = {each[0]: bytes(each[4]) for each in appended(ferryman_db)}
+    assert sent == {identity(each): each.value for each in (*old, *new)}
+
+
+def test_a_place_that_several_records_had_is_refused_with_their_ids(ferryman_db: Database, desk: Desk) -> None:
+    old, new = record(0), record(0)
+    rejected(ferryman_db, old)
+    rejected(ferryman_db, new, record(1))
+    there = SelectedMessages("wallet", places=(("payments", 0, 0), ("payments", 0, 1)))
+    with pytest.raises(FerrymanError, match="payments/0/0 is the place of 2 rejected records") as refused:
+        requeue.named(desk, there)
+    assert all(f"{identity(each)} (BUG, REJECTED)" in str(refused.value) for each in (old, new))
+    this = SelectedMessages("wallet", ids=(identity(old),))
+    assert seen(desk, identity(old)).story.next == (
+        f"mend the cause, then ferryman inbox requeue --id {identity(old)} --code BUG --consumer wallet   or   "
+        f"ferryman inbox discard --id {identity(old)} --code BUG --consumer wallet"
+    )
+    assert requeue.discard(desk, this, ACT) == 1
+    with pytest.raises(FerrymanError, match=rf"{identity(old)} \(BUG, DISCARDED\)"):
+        requeue.named(desk, there)
+    assert [each.id for each in requeue.named(desk, this)] == [identity(old)]
+    found = look(desk, ("payments", 0, 0), None, payload=True, seconds=10).seen
+    assert {each.known.records[0]["id"]: each.values for each in found} == {
+        identity(old): [old.value], identity(new): [new.value],
+    }  # fmt: skip
+
+
+def test_a_conflict_at_the_place_of_its_own_message_is_kept_beside_it(ferryman_db: Database, desk: Desk) -> None:
+    """A topic is made anew, and its writer sends the mended message again: with the same id, to the same place."""
+    first = record(0)
+    rejected(ferryman_db, first)
+    handled(ferryman_db, first._replace(value=b'{"amount": 2}'))
+    assert sorted(each.code for each in requeue.named(desk, ALL)) == ["BUG", "CONFLICT"]
+    story = seen(desk, identity(first)).story
+    assert story.next == f"ferryman inbox discard --id {identity(first)} --code CONFLICT --consumer wallet"
+    conflict = SelectedMessages("wallet", ids=(identity(first),), codes=("CONFLICT",))
+    assert requeue.discard(desk, conflict, ACT) == 1
+    assert requeued(desk, ALL).messages == 1
+    assert bytes(appended(ferryman_db)[0][4]) == first.value

@@ -109,6 +109,7 @@ def test_no_offset_passes_a_commit_that_no_standby_has(url: str, mode: str) -> N
         assert [type(each) for each in raised] == [Unreachable]
         assert connection.closed
         assert feed.committed == {}
+        loop.partitions.look_again()  # as on every new connection
         with psycopg.connect(url, autocommit=True) as second:  # the receipts decide
             loop.turn(HandlerConnection(second))
         assert feed.committed == {("topic", 0): 1}

@@ -30,11 +30,13 @@ INSERT INTO payments.reference VALUES ('00000000-0000-0000-0000-000000000003', '
 INSERT INTO payments.outbox (uuid, topic, key, type, payload) VALUES (gen_random_uuid(), 't', 'k', 't', 'secret');
 SELECT ferryman.outbox_append('t', 'k', 't', 'secret', idempotency_key => 'mine');
 INSERT INTO ferryman.outbox_audit (who, act, reason) VALUES ('ann', 'pause', 'r');
+INSERT INTO ferryman.outbox_paused (topic, who, reason) VALUES ('orders', 'ann', 'r');
+INSERT INTO ferryman.outbox_replay (who, reason, filter, last_position) VALUES ('ann', 'r', '{}', 0);
 INSERT INTO ferryman.inbox (consumer, id, status, hash, type, topic, partition, "offset", results)
 SELECT c, gen_random_uuid(), 'HANDLED', '', 't', 't', 0, 0, '[["t", "k", "t", "c2VjcmV0", "{}", "00000000", null]]'
 FROM unnest('{wallet,payments,payments-fulfilments,shop}'::text[]) c;
-INSERT INTO ferryman.inbox_rejected (consumer, topic, partition, "offset", id, type, value, headers, code, error)
-SELECT consumer, topic, partition, "offset", id, type, 'secret', '[]', 'BUG', '' FROM ferryman.inbox;
+INSERT INTO ferryman.inbox_rejected (consumer, topic, partition, "offset", id, hash, type, value, headers, code, error)
+SELECT consumer, topic, partition, "offset", id, hash, type, 'secret', '[]', 'BUG', '' FROM ferryman.inbox;
 INSERT INTO ferryman.inbox_start (consumer, topic, partition, owned) SELECT consumer, 't', 0, true FROM ferryman.inbox;
 INSERT INTO ferryman.inbox_paused (consumer, who, reason) SELECT consumer, 'ann', 'r' FROM ferryman.inbox;
 INSERT INTO ferryman.saga_stray (machine, message_id, saga_id, why, type, data, came_at)
@@ -42,6 +44,8 @@ SELECT m, gen_random_uuid(), gen_random_uuid(), 'LATE', 't', '{}', '2020-01-01'
 FROM unnest('{payment,order}'::text[]) m;
 INSERT INTO ferryman.saga_clock SELECT machine, now() FROM ferryman.saga_stray;
 INSERT INTO ferryman.saga_silence SELECT machine, now(), now() FROM ferryman.saga_stray;
+CREATE SCHEMA mine;
+GRANT ALL ON SCHEMA mine TO PUBLIC;
 """
 
 MOVE = "UPDATE payments.requests SET state = 'SUCCEEDED', due_at = NULL WHERE state = 'DEDUCTING'"
@@ -71,6 +75,26 @@ PLACE_STRAY = (
     "VALUES ('%s', gen_random_uuid(), gen_random_uuid(), 'LATE', 't', '{}')"
 )
 AUDIT = "INSERT INTO ferryman.outbox_audit (who, act, reason, filter) VALUES ('ann', '%s', 'r', '%s')"
+
+# Functions and tables that PostgreSQL finds before its own, for the act that follows.
+BELONGS = """
+CREATE FUNCTION mine.pg_has_role(regrole, text) RETURNS boolean LANGUAGE sql AS 'SELECT true';
+SET search_path = mine, pg_catalog;
+"""
+OWNS = """
+CREATE TEMP TABLE pg_class AS SELECT 'ferryman.{0}'::regclass::oid AS oid, to_regrole(current_user)::oid AS relowner;
+{1};
+SELECT FROM ferryman.{0} WHERE who = 'bob'
+"""
+SIGN = {
+    "outbox_audit": "INSERT INTO ferryman.outbox_audit (who, act, reason) VALUES ('bob', 'pause', 'r')",
+    "outbox_paused": "INSERT INTO ferryman.outbox_paused (topic, who, reason) VALUES ('t', 'bob', 'r')",
+    "outbox_replay": "INSERT INTO ferryman.outbox_replay (who, reason, filter, last_position) "
+    "VALUES ('bob', 'r', '{}', 0)",
+    "inbox_paused": "INSERT INTO ferryman.inbox_paused (consumer, who, reason) VALUES ('new', 'bob', 'r')",
+    "inbox_rejected": "UPDATE ferryman.inbox_rejected SET who = 'bob'",
+}
+"""By table: an act that writes a name."""
 
 NOBODY = (
     "UPDATE ferryman.bound_name SET role = 'ferryman_consumer'",
@@ -107,6 +131,10 @@ def named(*names: str) -> list[str]:
             f"UPDATE ferryman.inbox_start SET owned = false WHERE consumer = '{name}'",
             f"DELETE FROM ferryman.inbox_paused WHERE consumer = '{name}'",
             AUDIT % ("discard", f'{{"consumer": "{name}"}}'),
+            f"{BELONGS} SELECT status FROM ferryman.inbox WHERE consumer = '{name}'",
+            f"{BELONGS} SELECT value FROM ferryman.inbox_rejected WHERE consumer = '{name}'",
+            f"{BELONGS} DELETE FROM ferryman.inbox WHERE consumer = '{name}'",
+            BELONGS + AUDIT % ("discard", f'{{"consumer": "{name}"}}'),
         )
     ]
 
@@ -122,8 +150,14 @@ def machines(*names: str) -> list[str]:
             FORGET_STRAYS % name,
             f"UPDATE ferryman.saga_clock SET heard_at = 'infinity' WHERE machine = '{name}'",
             f"DELETE FROM ferryman.saga_silence WHERE machine = '{name}'",
+            f"{BELONGS} UPDATE ferryman.saga_clock SET heard_at = 'infinity' WHERE machine = '{name}'",
         )
     ]
+
+
+def unsigned(*tables: str) -> list[str]:
+    """Return the acts that write a name without the login that it came from."""
+    return [OWNS.format(table, SIGN[table]) for table in tables]
 
 
 READ_REFERENCE = "SELECT * FROM payments.reference"
@@ -131,9 +165,11 @@ SETTLE = AUDIT % ("reconcile", f'{{"settle": "{uuid4()}"}}')
 INBOX = [PLACE_RECEIPT % "shop", "SELECT status FROM ferryman.inbox", "DELETE FROM ferryman.inbox_rejected"]
 FORBIDDEN: dict[str, Sequence[str]] = {
     WRITER: (READ_ENTRY, READ_KEYS, MOVE, RECORD, DEDUCT, LOCK, SETTLE, *INBOX),
-    RELAY: (MOVE, RECORD, DEDUCT, LOCK, SETTLE, READ_REFERENCE, APPEND % "k2", *INBOX),
+    RELAY: (MOVE, RECORD, DEDUCT, LOCK, SETTLE, READ_REFERENCE, APPEND % "k2", *INBOX,
+            *unsigned("outbox_audit", "outbox_paused", "outbox_replay"),
+            "UPDATE ferryman.outbox_paused SET who = 'bob'", "UPDATE ferryman.outbox_replay SET who = 'bob'"),
     CONSUMER: (READ_ENTRY, READ_KEYS, MOVE, RECORD, DEDUCT, LOCK, SETTLE, READ_REFERENCE,
-               *named("wallet", "payments"), *machines("payment")),
+               *named("wallet", "payments"), *machines("payment"), *unsigned("inbox_paused", "inbox_rejected")),
     MONITOR: (READ_ENTRY, READ_KEYS, MOVE, RECORD, DEDUCT, LOCK, SETTLE, READ_REFERENCE, APPEND % "k2",
               "SELECT results FROM ferryman.inbox", "SELECT value FROM ferryman.inbox_rejected",
               "SELECT payload FROM payments.outbox", "DELETE FROM ferryman.inbox_rejected", PLACE_RECEIPT % "shop"),
@@ -153,6 +189,11 @@ GRANT ALL ON ALL FUNCTIONS IN SCHEMA ferryman, payments, wallet TO {0};
 UPDATE ferryman.bound_name SET role = '{0}';
 GRANT ferryman_consumer TO {0};
 ALTER TABLE ferryman.outbox_audit DISABLE ROW LEVEL SECURITY;
+ALTER TABLE ferryman.outbox_audit DISABLE TRIGGER signed;
+ALTER TABLE ferryman.outbox_paused DISABLE TRIGGER signed;
+ALTER TABLE ferryman.outbox_replay DISABLE TRIGGER signed;
+ALTER TABLE ferryman.inbox_paused DISABLE TRIGGER signed;
+ALTER TABLE ferryman.inbox_rejected DISABLE TRIGGER signed;
 """
 
 
@@ -165,11 +206,14 @@ def logged_in(url: str, *roles: str) -> Iterator[Database]:
 
 
 def got_through(connection: Database, acts: Sequence[str]) -> list[str]:
-    """Return those of the acts that had an effect, or read something; each is undone."""
+    """Return those of the acts whose last statement had an effect, or read something; each is undone."""
     done = []
     for act in acts:
         try:
-            if connection.execute(act).rowcount > 0:
+            cursor = connection.execute(act)
+            while cursor.nextset():
+                pass
+            if cursor.rowcount > 0:
                 done.append(act)
         except psycopg.errors.InsufficientPrivilege:
             pass
@@ -224,12 +268,30 @@ def connects(url: str) -> bool:
     return True
 
 
+NAMED = """
+SELECT relname::text FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid
+WHERE relnamespace = 'ferryman'::regnamespace AND relkind = 'r' AND attname = 'who' ORDER BY relname
+"""
+COLUMNS = """
+SELECT string_agg(quote_ident(attname), ', ') FROM pg_attribute
+WHERE attrelid = 'ferryman.inbox_rejected'::regclass AND attnum > 0 AND attgenerated = '' AND attidentity = ''
+"""
+REJECT = """
+INSERT INTO ferryman.inbox_rejected ({0})
+SELECT {0} FROM jsonb_populate_record(NULL::ferryman.inbox_rejected, (
+    SELECT to_jsonb(r) || '{{"offset": 1, "who": "bob"}}' FROM ferryman.inbox_rejected r WHERE consumer = 'shop'
+))
+"""
+
+
 def test_an_act_is_signed_with_the_login_it_came_from(ferryman_db: Database, ferryman_database_url: str) -> None:
-    """Whatever name a person gives, the database writes down whose login it was."""
-    with logged_in(ferryman_database_url, CONSUMER) as connection:
-        connection.execute(AUDIT % ("pause", '{"consumer": "shop"}'))
-        connection.execute("INSERT INTO ferryman.inbox_paused (consumer, who, reason) VALUES ('shop', 'ann', 'r')")
-        connection.commit()
-        user = connection.info.user
-    for table in ("outbox_audit", "inbox_paused"):
-        assert ferryman_db.execute(f"SELECT who FROM ferryman.{table}").fetchall() == [(f"ann ({user})",)]
+    """Whatever name a person gives, the database writes down whose login it was, in every table that has a name."""
+    ferryman_db.execute(PLANTED)
+    assert [table for (table,) in ferryman_db.execute(NAMED).fetchall()] == sorted(SIGN)
+    with logged_in(ferryman_database_url, CONSUMER, RELAY) as connection:
+        [(columns,)] = connection.execute(COLUMNS).fetchall()
+        for table, act in [*SIGN.items(), ("inbox_rejected", REJECT.format(columns))]:
+            connection.execute(act)
+            rows = connection.execute(f"SELECT who FROM ferryman.{table} WHERE who LIKE 'bob%'").fetchall()
+            assert rows == [(f"bob ({connection.info.user})",)], table
+            connection.rollback()

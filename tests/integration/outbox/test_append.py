@@ -296,15 +296,23 @@ def test_role_that_may_not_append_cannot_do_it_by_the_functions(as_role: Callabl
 def test_functions_of_a_writers_own_schema_are_not_called(
     as_role: Callable[[str], Database], ferryman_db: Database
 ) -> None:
-    """A function with its owner's rights must not call functions of its caller's choice."""
-    ferryman_db.execute(
-        "CREATE SCHEMA mine; CREATE FUNCTION mine.octet_length(bytea) RETURNS integer LANGUAGE plpgsql AS "
-        "$$ BEGIN RAISE 'called as %', current_user; END $$; GRANT USAGE ON SCHEMA mine TO ferryman_writer"
-    )
+    """Neither a function with its owner's rights nor a check of an entry must call functions of its caller's choice."""
+    ferryman_db.execute("CREATE SCHEMA mine; GRANT USAGE ON SCHEMA mine TO ferryman_writer")
+    for function in (
+        "octet_length(bytea) RETURNS integer", "sha256(bytea) RETURNS bytea", "jsonb_typeof(jsonb) RETURNS text",
+        "convert_to(text, text) RETURNS bytea",
+    ):  # fmt: skip
+        body = "$$ BEGIN RAISE 'called as %', current_user; END $$"
+        ferryman_db.execute(f"CREATE FUNCTION mine.{function} LANGUAGE plpgsql AS {body}".encode())
     writer = as_role("ferryman_writer")
     writer.execute("SET search_path = mine, pg_catalog")
     append(writer, order(idempotency_key="a"))
     append_many(writer, [order(), order()])
+    insert = (
+        "INSERT INTO ferryman.outbox (topic, key, type, payload, headers) VALUES ('o', 'k', 't', '', '{\"a\": \"b\"}')"
+    )
+    writer.execute(insert)
+    writer.execute("SELECT ferryman.outbox_append_json('o', 'k', 't', '{}')")
 
 
 @pytest.mark.parametrize("created_at", ["infinity", "-infinity", "10000-01-01", "1969-12-31"])

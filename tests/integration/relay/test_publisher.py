@@ -15,7 +15,7 @@ from ferryman import Message, append, append_many
 from ferryman.relay import metrics
 from ferryman.relay.kafka import INSISTED, Publisher
 from ferryman.relay.model import Entry
-from ferryman.relay.store.rebase import forget_cluster
+from ferryman.relay.store.kafka_cluster import forget_cluster
 from ferryman.relay.topics import Refusal, partition_of
 from ferryman.runtime.errors import Misconfigured, Unreachable
 from support.describing import Memos

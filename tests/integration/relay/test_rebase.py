@@ -8,7 +8,8 @@ import psycopg
 import pytest
 
 from ferryman.relay.ring import RingKeeper
-from ferryman.relay.store.rebase import Rebased, check_cluster, forget_cluster, identify, rebase
+from ferryman.relay.store.kafka_cluster import check_cluster, forget_cluster
+from ferryman.relay.store.rebase import Rebased, identify, rebase
 from ferryman.runtime.errors import Misconfigured, Transient
 from ferryman.runtime.settings_relay import RelayRing
 from ferryman.testing import stack
@@ -142,6 +143,7 @@ def check_the_copy(db: Database, relay: Database, waiting: list[Place]) -> None:
         assert rebase(relay, who="me", reason="r", dry_run=True).pending == len(waiting)
         done = rebased(relay)
         assert (done.pending, done.settled, done.corrected) == (len(waiting), one(db, _SETTLED), (0,) * 8)
+        assert done.exceptions == 1
         append(slow, "slow", 1)
         slow.commit()
     assert identify(relay).warning is None
@@ -192,6 +194,8 @@ def test_dry_run_counts_and_changes_nothing(
     before = one(ferryman_db, _XIDS)
     done = rebase(db, who="me", reason="r", dry_run=True)
     assert (done.pending, done.dry_run) == (len(waiting), True)
+    published = one(ferryman_db, "SELECT count(*) FROM ferryman.outbox_entries WHERE status = 'PUBLISHED'")
+    assert (done.settled - done.exceptions, done.exceptions) == (published, 1)
     assert one(ferryman_db, _XIDS) == before
     with pytest.raises(Misconfigured):
         identify(db)

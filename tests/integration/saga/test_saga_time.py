@@ -1,13 +1,20 @@
 """A saga's time counts only while everybody listens; a gap puts off what was on its way, and nothing else."""
 
+from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
+from uuid import uuid4
 
 import psycopg
 import pytest
+from pydantic import SecretStr
 
 from ferryman import Message, append
+from ferryman.runtime.errors import Unreachable
 from ferryman.runtime.settings import Settings
+from ferryman.saga.listening import ParticipantOutbox
 from ferryman.saga.timeouts import DueLoop
+from ferryman.testing import stack
 from support.deliveries import TABLES, sagas
 
 Database = psycopg.Connection[tuple[Any, ...]]
@@ -15,6 +22,7 @@ ASKED = """
 INSERT INTO hooks.webhook_delivery_sagas (updated_at, next_attempt_at)
 VALUES (now() - %s::interval, now() - %s::interval)
 """
+PARKED = "INSERT INTO ferryman.outbox_parked_topic (lane, topic, reason) VALUES (0, %s, 'refused')"
 LISTENED = "UPDATE ferryman.saga_clock SET heard_at = now() - %s::interval"
 
 
@@ -67,28 +75,65 @@ def test_time_without_any_saga_on_its_way_is_no_silence(db: Database, loop: DueL
 
 
 def test_time_stands_still_while_commands_wait_to_be_published(db: Database, loop: DueLoop) -> None:
+    """A saga that is due after the command was appended is not moved, although the clock was asked all the time."""
     with db.transaction():
         append(db, Message("webhook.attempt", {}, key="1", topic="webhooks.jobs"))
-    db.execute("UPDATE ferryman.outbox SET created_at = created_at - interval '10 s'")
-    db.execute(LISTENED, ("4 s",))
-    db.execute(ASKED, ("10 s", "0 s"))
+    db.execute(ASKED, ("0 s", "0 s"))
     assert loop.turn(db) == 0
     db.execute("DELETE FROM ferryman.outbox")
-    assert loop.turn(db) == 0
-    db.execute("DELETE FROM ferryman.saga_silence")
     assert loop.turn(db) == 1
 
 
-def test_time_stands_still_while_a_topic_of_commands_is_parked(db: Database) -> None:
-    engine = sagas()
-    engine.participants["webhooks.jobs"] = "worker"
-    loop = DueLoop(engine, Settings())
-    db.execute(ASKED, ("10 s", "0 s"))
-    assert loop.turn(db) == 1
-    db.execute("INSERT INTO ferryman.outbox_parked_topic (lane, topic, reason) VALUES (0, 'webhooks.jobs', 'refused')")
-    db.execute(LISTENED, ("4 s",))
-    db.execute(ASKED, ("10 s", "0 s"))
+def test_time_stands_still_while_a_topic_of_commands_is_parked(db: Database, loop: DueLoop) -> None:
+    loop.sagas.participants["webhooks.jobs"] = "worker"
+    db.execute(PARKED, ("webhooks.jobs",))
+    db.execute(ASKED, ("0 s", "0 s"))
     assert loop.turn(db) == 0
+    db.execute("DELETE FROM ferryman.outbox_parked_topic")
+    assert loop.turn(db) == 1
+
+
+def test_time_counts_while_only_other_topics_are_parked(db: Database, loop: DueLoop) -> None:
+    loop.sagas.participants["webhooks.jobs"] = "worker"
+    db.execute(PARKED, ("others",))
+    db.execute(ASKED, ("0 s", "0 s"))
+    assert loop.turn(db) == 1
+
+
+@pytest.fixture
+def outbox(db: Database, ferryman_database_url: str) -> Iterator[ParticipantOutbox]:
+    """Give a participant's outbox, asked with a login that may only monitor."""
+    db.execute("DELETE FROM ferryman.outbox")
+    monitor = stack.login(ferryman_database_url, f"saga_{uuid4().hex[:8]}", "ferryman_monitor")
+    with closing(ParticipantOutbox("webhooks.results", SecretStr(monitor), Settings())) as made:
+        yield made
+
+
+def test_a_participants_outbox_tells_how_long_a_result_waits(db: Database, outbox: ParticipantOutbox) -> None:
+    assert outbox.waiting_seconds() == 0
+    with db.transaction():
+        append(db, Message("webhook.attempt-succeeded", {}, key="1", topic="webhooks.results"))
+    db.execute("UPDATE ferryman.outbox SET created_at = created_at - interval '100 s'")
+    assert 100 <= outbox.waiting_seconds() < 200
+    db.execute("DELETE FROM ferryman.outbox")
+    assert outbox.waiting_seconds() == 0
+
+
+def test_a_participants_parked_results_wait(db: Database, outbox: ParticipantOutbox) -> None:
+    db.execute(PARKED, ("others",))
+    assert outbox.waiting_seconds() == 0
+    db.execute(PARKED, ("webhooks.results",))
+    assert outbox.waiting_seconds() > 0
+
+
+def test_a_participants_outbox_is_asked_again_after_its_session_was_lost(
+    db: Database, outbox: ParticipantOutbox
+) -> None:
+    assert outbox.waiting_seconds() == 0
+    db.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'ferryman saga'")
+    with pytest.raises(Unreachable):
+        outbox.waiting_seconds()
+    assert outbox.waiting_seconds() == 0
 
 
 def test_a_consumer_may_advance_the_clock_and_read_no_entry_by_it(db: Database, loop: DueLoop) -> None:

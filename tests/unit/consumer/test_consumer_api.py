@@ -6,7 +6,7 @@ import psycopg
 import pytest
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from ferryman import Consumer, Done, Misconfigured, Outcome, Received
+from ferryman import Consumer, Done, Message, Misconfigured, Outcome, Received, Refused
 from ferryman.consumer.connections import handler_connection
 
 
@@ -31,6 +31,14 @@ def test_an_async_handler_is_refused_because_it_would_never_be_awaited() -> None
 
 def place(_db: Any, _message: Received) -> Outcome:
     return Done()
+
+
+@pytest.mark.parametrize("answer", [Done, lambda report: Refused("NO", report)])
+def test_a_report_that_is_no_message_is_refused_where_it_is_made(answer: Any) -> None:
+    """N10: the traceback then has the handler's line."""
+    for wrong in ({"a": 1}, None, [Message("t", b"", key="k")]):
+        with pytest.raises(TypeError, match=f"must be a ferryman.Message, not {type(wrong).__name__}"):
+            answer(wrong)
 
 
 @pytest.mark.parametrize("types", [(), (place,), ("",), (None,), (["a", "b"],), ("a", 5)])

@@ -14,7 +14,8 @@ from ferryman.consumer.api import Consumer
 from ferryman.consumer.failures import HandlerFailed, NotNow
 from ferryman.consumer.loop import ConsumerLoop
 from ferryman.consumer.model import BY_SOURCE_AND_ID, Done, Partition, Poison, Received, Record, Retry
-from ferryman.consumer.partitions import PartitionBuffer, Partitions
+from ferryman.consumer.partition_buffer import PartitionBuffer
+from ferryman.consumer.partitions import Partitions
 from ferryman.consumer.transaction import Transactions
 from ferryman.consumer.wire import identity
 from ferryman.runtime.errors import Transient
@@ -78,7 +79,7 @@ class Faulty(Transactions):
             raise Transient("the registry is away")
         return Received(cast(Any, place), "t", None, "k", given, b"")
 
-    def run(self, lent: Any, items: Sequence[Any], claimed: frozenset[Any], reached: Any) -> None:
+    def run(self, lent: Any, items: Sequence[Any], claimed: frozenset[Any], reached: Any) -> bool:
         for item in items:
             place = (item.record.partition, item.record.offset)
             if isinstance(item, Poison):
@@ -90,6 +91,7 @@ class Faulty(Transactions):
             elif self._due(place, PASSING):
                 raise Transient("a deadlock")
         self.handled += [(item.record.partition, item.record.offset) for item in items]
+        return True
 
     def _due(self, place: tuple[int, int], kind: str) -> bool:
         fault, left = self.faults.get(place, ("", 0))

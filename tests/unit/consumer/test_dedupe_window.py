@@ -3,6 +3,7 @@
 from typing import Any, cast
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 from structlog.testing import capture_logs
 
 from ferryman import Consumer, Misconfigured
@@ -10,6 +11,7 @@ from ferryman.consumer import metrics
 from ferryman.consumer.kafka import consumer_topics
 from ferryman.consumer.kafka.consumer_topics import check_dedupe_window, window_problem
 from ferryman.consumer.service import Housekeeping
+from ferryman.runtime import kafka
 from ferryman.runtime.settings import Settings
 
 WEEK = str(7 * 86_400_000)
@@ -57,6 +59,20 @@ def test_retention_that_is_raised_under_a_running_consumer_does_not_end_it(monke
     told["t"] = {**told["t"], "retention.ms": WEEK}
     assert running._check_window()
     assert running.window_problem is None
+
+
+@pytest.mark.parametrize(
+    ("code", "checked"),
+    [(KafkaError.UNKNOWN_TOPIC_OR_PART, True), (KafkaError.TOPIC_AUTHORIZATION_FAILED, False)],
+)
+def test_a_topic_that_does_not_exist_yet_has_no_window_to_check(
+    monkeypatch: pytest.MonkeyPatch, code: int, checked: bool
+) -> None:
+    """The log said that the process may not describe it."""
+    refused = {"t": KafkaException(KafkaError(code))}
+    monkeypatch.setattr(kafka, "admin", lambda *_: None)
+    monkeypatch.setattr(kafka, "topic_settings", lambda *_: ({}, refused))
+    assert check_dedupe_window(SETTINGS, cast(Any, Consumer("c", ["t"]))) is checked
 
 
 def test_each_check_asks_again_about_the_topics_and_their_retry_topics(monkeypatch: pytest.MonkeyPatch) -> None:

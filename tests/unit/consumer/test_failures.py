@@ -14,7 +14,8 @@ from ferryman.consumer.api import Consumer
 from ferryman.consumer.failures import HandlerFailed, NotThere, SessionLost, TookTooLong
 from ferryman.consumer.loop import ConsumerLoop
 from ferryman.consumer.model import Done, Partition, Poison, Received, Record
-from ferryman.consumer.partitions import PartitionBuffer, Partitions
+from ferryman.consumer.partition_buffer import PartitionBuffer
+from ferryman.consumer.partitions import Partitions
 from ferryman.consumer.transaction import TURN_SECONDS, Transactions, next_size
 from ferryman.runtime.errors import Transient
 from ferryman.runtime.settings import ConsumerSettings
@@ -67,19 +68,25 @@ class Failing(Transactions):
     """Say of each transaction if it loses its session; each turn has a new connection."""
     error: Exception = field(default_factory=lambda: SessionLost("terminating connection"))
     lost: int = 0
+    comparing_seconds: float = 0.0
     done: dict[Place, float] = field(default_factory=dict)
     rejected: dict[Place, tuple[str, float]] = field(default_factory=dict)
 
-    def run(self, lent: Any, items: Sequence[Any], claimed: frozenset[Any], reached: Any) -> None:
+    def run(self, lent: Any, items: Sequence[Any], claimed: frozenset[Any], reached: Any) -> bool:
         places = [(item.record.partition, item.record.offset) for item in items]
         if isinstance(items[0], Poison):
             self.rejected[places[0]] = items[0].code, self.clock()
         else:
             self.fail(places)
         self.done |= dict.fromkeys(places, self.clock())
+        return True
 
     def works(self, lent: Any, item: Received) -> bool:
-        self.fail([(item.record.partition, item.record.offset)])
+        began = self.clock()
+        try:
+            self.fail([(item.record.partition, item.record.offset)])
+        finally:
+            self.comparing_seconds += self.clock() - began
         return True
 
     def fail(self, places: list[Place]) -> None:
@@ -87,7 +94,7 @@ class Failing(Transactions):
         if self.ends(places):
             clock.now += 0.1
             self.lost += 1
-            raise self.error
+            raise self.error.with_traceback(None)
         if self.locked in places:
             clock.now += LOCK_SECONDS
             raise self.what.pop(0) if self.what else Transient("a lock timeout")
@@ -245,6 +252,75 @@ def test_messages_that_fail_alike_amid_others_that_work_are_rejected(error: Exce
     one = running([50, 50, 50], ends=lambda places: bool(bad & set(places)), error=error).until(1e5)
     assert {place: code for place, (code, _) in one.rejected.items()} == dict.fromkeys(bad, code)
     assert len(one.done) == 150
+
+
+def test_good_messages_that_come_later_tell_within_seconds_whose_fault_it_is() -> None:
+    """N10: when all in front failed alike, nothing that waited could tell."""
+    bad = {(partition, 0) for partition in range(3)}
+    one = running([1, 1, 1], ends=lambda places: bool(bad & set(places)), error=NotThere("no operator"))
+    one.until(500)
+    assert not one.made.rejected
+    assert "every message that waits fails alike" in str(one.loop.partitions.problem)
+    one.loop.partitions.add(record(partition, 1) for partition in range(3))
+    one.until(510)
+    assert one.made.rejected.keys() == bad
+    assert len(one.made.done) == 6
+    assert one.loop.partitions.problem is None
+
+
+def flood(bad: int, good: int, **failing: Any) -> Running:
+    """Return a loop over three partitions, each with so many bad messages and good ones behind them."""
+    return running([bad + good] * 3, error=NotThere("no operator"), **failing)
+
+
+def test_only_the_first_messages_of_a_flood_wait_between_their_tries() -> None:
+    """N10: an hour of waits would keep the good ones behind them."""
+    one = flood(30, 5, ends=lambda places: any(offset < 30 for _, offset in places))
+    one.until(200)
+    assert len(one.made.rejected) == 90
+    assert len(one.made.done) == 105
+    waited = one.clock.now - 0.1 * one.made.lost
+    assert waited < 15
+
+
+def test_a_few_good_messages_amid_a_flood_tell_for_all_in_front_of_them() -> None:
+    """N10: one that worked is remembered, since the next comparison would hardly meet it."""
+    one = running([60] * 3, ends=lambda places: any(offset not in (30, 31) for _, offset in places))
+    one.made.error = NotThere("no operator")
+    one.until(200)
+    assert {(partition, offset) for partition in range(3) for offset in range(30)} <= one.made.rejected.keys()
+
+
+def test_what_every_message_fails_of_is_waited_for_in_a_flood_too() -> None:
+    """N8: each message of a known kind is compared with one that worked before, and that fails now."""
+    one = flood(20, 5, ends=lambda places: any(offset < 20 for _, offset in places))
+    while len(one.made.rejected) < 20 and one.clock.now < 500:
+        one.turn()
+    bad, began, so_far, tries = one.made.ends, one.clock.now, len(one.made.rejected), one.made.lost
+    one.made.ends = lambda _places: True
+    one.until(began + 500)
+    assert len(one.made.rejected) == so_far >= 20
+    assert one.made.lost - tries < 1000
+    assert "every message that waits fails alike" in str(one.loop.partitions.problem)
+    one.made.ends = bad
+    one.until(began + 1000)
+    assert len(one.made.rejected) == 60
+
+
+def test_slow_comparisons_leave_most_of_the_time_to_others() -> None:
+    """N10: each takes as long as a lock timeout."""
+    one = running([5, 5], error=Transient("a lock"))
+
+    def locks(_places: list[Place]) -> bool:
+        one.clock.now += LOCK_SECONDS
+        return True
+
+    one.made.ends = locks
+    one.until(400)
+    assert one.loop.partitions.problem
+    before = one.made.comparing_seconds
+    one.until(1400)
+    assert 0 < one.made.comparing_seconds - before < 200
 
 
 def test_the_last_message_of_one_partition_is_rejected_when_its_time_is_over() -> None:

@@ -8,7 +8,8 @@ from confluent_kafka import TopicPartition
 from ferryman.consumer.kafka import group as group_module
 from ferryman.consumer.kafka.group import GroupMember
 from ferryman.consumer.model import Record
-from ferryman.consumer.partitions import PartitionBuffer, Partitions
+from ferryman.consumer.partition_buffer import PartitionBuffer
+from ferryman.consumer.partitions import Partitions
 from ferryman.runtime.settings import Kafka
 
 PLACE = ("t", 0)

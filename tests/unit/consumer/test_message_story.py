@@ -24,7 +24,7 @@ def receipt(status: str, **changes: Any) -> dict[str, Any]:
 def rejected(status: str = "REJECTED", **changes: Any) -> dict[str, Any]:
     values = {
         "consumer": "wallet", "id": ID, "topic": "orders", "partition": 2, "offset": 7, "code": "BUG", "error": "no",
-        "who": "ann", "changed_at": NOON, "reason": "mended",
+        "who": "ann", "changed_at": NOON, "reason": "mended", "shares_place": False,
     }  # fmt: skip
     return {**values, "status": status, **changes}
 
@@ -48,6 +48,10 @@ REOPENED, REQUEUED = receipt("REOPENED"), (rejected("REQUEUED"),)
         (Known(receipt("RECEIVED", error="it broke")), "it failed, had no effect and never will: it broke", None),
         (Known(receipt("RECEIVED")), "being handled at this moment, or its process died", "inbox show"),
         (Known(receipt("REJECTED"), (rejected(),)), "REJECTED (BUG): no", "inbox requeue --id orders/2/7 --consumer w"),
+        (
+            Known(receipt("REJECTED"), (rejected(shares_place=True),)),
+            "REJECTED (BUG): no", f"inbox requeue --id {ID} --code BUG --consumer wallet",
+        ),
         (
             Known(receipt("REJECTED"), (rejected(),), unfit="it has no value"),
             "It cannot be requeued: it has no value", "inbox discard --id orders/2/7",

@@ -13,7 +13,8 @@ from ferryman import Consumer, Done, Message, use_schemas
 from ferryman.consumer.failures import Undecided
 from ferryman.consumer.loop import ConsumerLoop
 from ferryman.consumer.model import Partition, Poison, Received, Record
-from ferryman.consumer.partitions import PartitionBuffer, Partitions
+from ferryman.consumer.partition_buffer import PartitionBuffer
+from ferryman.consumer.partitions import Partitions
 from ferryman.consumer.transaction import BatchTransaction, Transactions
 from ferryman.runtime.settings import ConsumerSettings
 from ferryman.schemas import active
@@ -60,8 +61,9 @@ class Noting(Transactions):
 
     given: list[Any] = field(default_factory=list)
 
-    def run(self, lent: Any, items: Sequence[Any], claimed: frozenset[Any], reached: Any) -> None:
+    def run(self, lent: Any, items: Sequence[Any], claimed: frozenset[Any], reached: Any) -> bool:
         self.given += items
+        return True
 
 
 @dataclass

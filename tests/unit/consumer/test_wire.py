@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
 from hypothesis import given, settings
@@ -191,6 +191,15 @@ def test_a_dead_letter_leaves_out_as_little_as_possible(value: int, header: int,
     bad = Record("t", 0, 1, b"k", b"v" * value, [("h", b"x" * header)], 0)
     said = json.loads(dead_letter("wallet", poison_of(bad, "BUG", "a bug"), MOST).payload)
     assert {name for name, each in said.items() if each is None} == left_out
+
+
+def test_each_record_of_a_place_has_a_dead_letter_of_its_own() -> None:
+    """In a topic that was made anew, a message may even have the place and the id of an older one."""
+    first = record()
+    others = [first, first._replace(value=b"mended"), first._replace(headers=[("ce_id", str(uuid4()).encode())])]
+    letters = [dead_letter("wallet", poison_of(each, "BUG", ""), MOST) for each in (*others, first)]
+    assert len({each.id for each in letters}) == 3
+    assert letters[0].id == letters[-1].id
 
 
 def test_unreadable_headers_are_null_in_a_dead_letter_and_not_empty() -> None:

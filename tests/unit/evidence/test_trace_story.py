@@ -77,6 +77,7 @@ COMMANDS = "payments.commands"
 ASKED = Witness([entry(DEDUCT, "wallet.deduct", 1)], processes=1)
 IDLE = Witness(processes=1)
 RESULT = result_of(DEDUCT)
+EVERYBODY = frozenset({"payments", "wallet"})
 REPORTS = json.dumps([["wallet.results", str(ID), "wallet.succeeded", "", None, str(RESULT)]])
 DECIDED = Witness(
     [entry(RESULT, "wallet.succeeded", 21)], [receipt(DEDUCT, "wallet.deduct", 22, reports=REPORTS)], processes=1
@@ -184,9 +185,9 @@ ENDINGS: list[tuple[KnownPayment, str, str | None]] = [
     (known(wallet=Witness(paused="ann since noon (repairs)")), "PENDING (DEDUCTING)",
      "ferryman resume wallet --consumer"),
     (known(kafka={DEDUCT: []}), "PENDING (DEDUCTING)", f"ferryman outbox replay --id 4711 --yes --reason 'trace {ID}'"),
-    (known(kafka={DEDUCT: [SeenRecord(2, 7, NOON, read=True)]}), "PENDING (DEDUCTING)",
+    (known(kafka={DEDUCT: [SeenRecord(2, 7, NOON, past=EVERYBODY)]}), "PENDING (DEDUCTING)",
      f"ferryman outbox replay --id 4711 --yes --reason 'trace {ID}'"),
-    (known(kafka={DEDUCT: [SeenRecord(2, 7, NOON, read=False)]}), "PENDING (DEDUCTING)", "ferryman inbox stats"),
+    (known(kafka={DEDUCT: [SeenRecord(2, 7, NOON)]}), "PENDING (DEDUCTING)", "ferryman inbox stats"),
     (known(orchestrator=IDLE), "PENDING (DEDUCTING)", MENDED),
     (known(wallet=having(IDLE, REQUEUE, DEDUCT)), "PENDING (DEDUCTING)", REQUEUE.next),
     (known(wallet=replace(DECIDED, entries=unpublished("PENDING", "PENDING: it is paused", "ferryman resume outbox",
@@ -215,9 +216,9 @@ ENDINGS: list[tuple[KnownPayment, str, str | None]] = [
     (known(orchestrator=reopened(0, RESULT, ASKED), wallet=DECIDED), "PENDING (DEDUCTING)", "ferryman run payments"),
     (literal(reopened(0, ID)), "PENDING (DEDUCTING)", "ferryman run wallet-literal"),
     (known(wallet=reopened(1)), "PENDING (DEDUCTING)", "ferryman outbox stats"),
-    (known(wallet=DECIDED, kafka={RESULT: [SeenRecord(0, 1, NOON, read=True)]}),
+    (known(wallet=DECIDED, kafka={RESULT: [SeenRecord(0, 1, NOON, past=EVERYBODY)]}),
      "PENDING (DEDUCTING)", f"ferryman outbox replay --id 4711 --yes --reason 'trace {ID}'"),
-    (known(wallet=replace(DECIDED, entries=[]), kafka={RESULT: [SeenRecord(0, 1, NOON, read=True)]}),
+    (known(wallet=replace(DECIDED, entries=[]), kafka={RESULT: [SeenRecord(0, 1, NOON, past=EVERYBODY)]}),
      "PENDING (DEDUCTING)", MENDED),
     (known(NOT_DONE, Witness([entry(CANCEL, "wallet.cancel", 9)]), vanished(CANCEL, error="it broke"), ledger=[took()]),
      "FAILED", MENDED),
@@ -228,12 +229,12 @@ ENDINGS: list[tuple[KnownPayment, str, str | None]] = [
     (replace(literal(vanished(ID)), times=replace(Times.of(Settings()), answer_seconds=0.5)),
      "PENDING (DEDUCTING)", MENDED),
     # Long ago: receipts are kept for 30 days, and what the ledger has for ever.
-    (replace(known(kafka={DEDUCT: [SeenRecord(2, 7, NOON, read=True)]}), now=LONG_AFTER),
+    (replace(known(kafka={DEDUCT: [SeenRecord(2, 7, NOON, past=EVERYBODY)]}), now=LONG_AFTER),
      "PENDING (DEDUCTING)", MENDED),
     (replace(known(orchestrator=IDLE), now=LONG_AFTER), "PENDING (DEDUCTING)", MENDED),
     (replace(known(orchestrator=IDLE, ledger=[took()]), now=LONG_AFTER), "PENDING (DEDUCTING)", MENDED),
     (replace(literal(ledger=[took()]), now=LONG_AFTER), "PENDING (DEDUCTING)", MENDED),
-    (replace(known(kafka={DEDUCT: [SeenRecord(2, 7, NOON, read=True)]}), now=LONG_AFTER, times=FOR_EVER),
+    (replace(known(kafka={DEDUCT: [SeenRecord(2, 7, NOON, past=EVERYBODY)]}), now=LONG_AFTER, times=FOR_EVER),
      "PENDING (DEDUCTING)", f"ferryman outbox replay --id 4711 --yes --reason 'trace {ID}'"),
     (literal(status="RETRYING", reason="RETRYING: 2 of 5 attempts are made, and the relay tries it"),
      "PENDING (DEDUCTING)", None),

@@ -13,7 +13,7 @@ from ferryman.consumer.at_most_once import loop_of
 from ferryman.consumer.connections import Deadline, HandlerConnection, handler_connection
 from ferryman.consumer.failures import HandlerFailed
 from ferryman.consumer.loop import ConsumerLoop
-from ferryman.consumer.model import Item, Partition, Position
+from ferryman.consumer.model import Advance, Item, Partition, Position
 from ferryman.consumer.partitions import Partitions
 from ferryman.consumer.store import owners
 from ferryman.consumer.store.receipts import Connection
@@ -79,10 +79,10 @@ class WatchedTransactions(Transactions):
         lent: HandlerConnection,
         items: Sequence[Item],
         claimed: frozenset[UUID],
-        reached: Mapping[Partition, Position],
-    ) -> None:
+        reached: Mapping[Partition, Advance],
+    ) -> bool:
         try:
-            Transactions.run(self, lent, items, claimed, reached)
+            return Transactions.run(self, lent, items, claimed, reached)
         except HandlerFailed as error:
             self.faulty.append((frozenset(item.id for item in items), str(error)))
             raise
