@@ -5,7 +5,8 @@ from collections.abc import Callable, Sequence
 from inspect import iscoroutinefunction
 from typing import Any, Literal, TypeAlias, TypeVar, get_args
 
-from ferryman.consumer.model import BY_ID, BY_SOURCE_AND_ID, Done, Outcome, Received, Refused
+from ferryman.consumer.model import BY_ID, BY_SOURCE_AND_ID, Done, Outcome, Received
+from ferryman.message import Refused
 from ferryman.runtime.errors import Misconfigured
 
 One: TypeAlias = Callable[[Any, Received], Outcome]

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any, NamedTuple, TypeAlias
 from uuid import UUID
 
-from ferryman.message import Message
+from ferryman.message import Message, Refused, only_messages
 from ferryman.schemas import headers
 
 BY_ID = (headers.ID,)
@@ -101,14 +101,6 @@ class Poison(NamedTuple):
     error: str
 
 
-def only_messages(reports: tuple[Message, ...]) -> tuple[Message, ...]:
-    """Return these reports, or raise the error where a handler made them."""
-    for each in reports:
-        if not isinstance(each, Message):
-            raise TypeError(f"a report must be a ferryman.Message, not {type(each).__name__}")
-    return reports
-
-
 class Done:
     """The message took effect; `reports` are the messages that tell of it."""
 
@@ -119,19 +111,6 @@ class Done:
 
     def __repr__(self) -> str:
         return f"Done{self.reports!r}"
-
-
-class Refused:
-    """The message must never take effect; `reason` is a code, `reports` are the messages that tell of it."""
-
-    __slots__ = ("reason", "reports")
-
-    def __init__(self, reason: str, *reports: Message) -> None:
-        self.reason = reason
-        self.reports = only_messages(reports)
-
-    def __repr__(self) -> str:
-        return f"Refused({self.reason!r}, *{self.reports!r})"
 
 
 class Retry:

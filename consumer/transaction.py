@@ -18,10 +18,10 @@ from ferryman.consumer import failures, metrics, wire
 from ferryman.consumer.api import Consumer, Handled, Many
 from ferryman.consumer.connections import Deadline, HandlerConnection
 from ferryman.consumer.failures import HandlerFailed, NotNow, Overtaken, TookTooLong, Undecided, failure_of
-from ferryman.consumer.model import Advance, Done, Item, Outcome, Partition, Poison, Received, Refused, Retry
+from ferryman.consumer.model import Advance, Done, Item, Outcome, Partition, Poison, Received, Retry
 from ferryman.consumer.store import receipts, rejected
 from ferryman.consumer.store.receipts import DEFAULT_LIMITS, InboxVerdict, KnownReceipt, Limits
-from ferryman.message import Stored
+from ferryman.message import Refused, Stored
 from ferryman.runtime import postgres
 from ferryman.runtime.errors import FerrymanError, Misconfigured, Transient, Unreachable
 from ferryman.runtime.life import Before, no_hook

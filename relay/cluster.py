@@ -13,8 +13,8 @@ from itertools import islice
 
 import structlog
 
+from ferryman.channels.outcome import Unknown
 from ferryman.relay import metrics
-from ferryman.relay.policy import Unknown
 from ferryman.relay.topics import MOST_MET, Refusal, TopicDirectory
 from ferryman.runtime.backoff import Backoff
 from ferryman.runtime.breaker import Breaker, BreakerState

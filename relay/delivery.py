@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from itertools import chain
 
+from ferryman.channels.outcome import Rejected, Retry, Unavailable, Unknown
 from ferryman.relay.cluster import Cluster
 from ferryman.relay.kafka import MOST_OVERHEAD_BYTES, Cut, NoRecord, Publisher
 from ferryman.relay.model import (
@@ -18,18 +19,9 @@ from ferryman.relay.model import (
     topic_and_payload_of,
     topic_of,
 )
-from ferryman.relay.policy import (
-    Outcome,
-    Rejected,
-    Retry,
-    TopicUnavailable,
-    Unknown,
-    Waits,
-    is_consequence,
-    judge,
-    stored_error,
-)
+from ferryman.relay.policy import Undelivered, Waits, is_consequence, judge
 from ferryman.relay.topics import MOST_MET, Refusal
+from ferryman.runtime.redaction import stored_error
 
 _MOST_ROUNDS = 4
 _ANSWER_SECONDS = 2.0
@@ -54,7 +46,7 @@ class Delivery:
     parked_topics: Collection[tuple[int, str]] = ()
     allowed: Sequence[str] | None = None
     unordered: Collection[str] = ()
-    outcomes: dict[int, Outcome] = field(default_factory=dict)
+    outcomes: dict[int, Undelivered] = field(default_factory=dict)
     parked: set[Place] = field(default_factory=set)
     _until: float = field(init=False)
     _refused: dict[str, Refusal] = field(init=False)
@@ -165,7 +157,7 @@ class Delivery:
             why = f"this source may not publish to the topic {topic} (relay.sources: topics)"
             self.outcomes[position] = Rejected(why)
         elif self._is_refused(entry):
-            self.outcomes[position] = TopicUnavailable(self._refused[topic].reason)
+            self.outcomes[position] = Unavailable(self._refused[topic].reason)
         elif place_of(entry) in self.parked or (lane_of(entry), topic) in self.parked_topics:
             self.outcomes[position] = Waits()
         else:
@@ -215,7 +207,7 @@ class Delivery:
         culprits = set()
         for place, (code, words) in cut.errors.items():
             match judge(code, words):
-                case TopicUnavailable(error):
+                case Unavailable(error):
                     self._refuse(place[0], Refusal(error))
                 case Unknown(error) if not is_consequence(code):
                     self._lose(error)
@@ -243,7 +235,7 @@ class Delivery:
         code, words = cut.errors.get(place_of(entry), ("_FATAL", cut.why))
         outcome = judge(code, cut.why if is_consequence(code) else words)
         match outcome:
-            case TopicUnavailable(error):
+            case Unavailable(error):
                 self._refuse(topic, Refusal(error))
             case Unknown(error):
                 self._lose(error)

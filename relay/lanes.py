@@ -11,12 +11,13 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from ferryman.channels.outcome import Rejected, Retry, Unavailable, Unknown
 from ferryman.relay import metrics
 from ferryman.relay.cluster import Cluster, Trial
 from ferryman.relay.delivery import Delivery
 from ferryman.relay.kafka import Publisher
 from ferryman.relay.model import LANES, Claim, Due, Entry, Walk, lane_of, payload_of, position_of, topic_of, walks
-from ferryman.relay.policy import PAUSED, Rejected, Retry, TopicUnavailable, Unknown, after, retries_of
+from ferryman.relay.policy import PAUSED, after, retries_of
 from ferryman.relay.store import claims, exceptions
 from ferryman.relay.store.exceptions import ParkedTopic
 from ferryman.relay.topics import Refusal
@@ -302,7 +303,7 @@ class LaneWorker:
         topics = {
             (entry.lane, entry.topic): outcome.error
             for entry in states
-            if isinstance(outcome := outcomes[entry.position], TopicUnavailable)
+            if isinstance(outcome := outcomes[entry.position], Unavailable)
         }
         exceptions.park_topics(self.connection, topics)
         heads = [entry for entry in states if isinstance(outcomes[entry.position], Retry)]

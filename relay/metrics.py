@@ -4,8 +4,9 @@ import time
 from collections import Counter as Tally
 from collections.abc import Iterable, Sequence
 
+from ferryman.channels.outcome import Rejected, Retry, Unavailable, Unknown
 from ferryman.relay.model import Entry, created_us_of, topic_of
-from ferryman.relay.policy import Outcome, Rejected, Retry, TopicUnavailable, Unknown, Waits
+from ferryman.relay.policy import Undelivered, Waits
 from ferryman.relay.store.backlog import Backlog
 from ferryman.runtime.metrics import Named
 
@@ -102,9 +103,9 @@ def published(source: str, entries: Sequence[Entry]) -> None:
         ages.observe(max(0.0, now - created_us_of(entry) / 1_000_000))
 
 
-def outcomes(source: str, which: Iterable[tuple[str, Outcome]]) -> None:
+def outcomes(source: str, which: Iterable[tuple[str, Undelivered]]) -> None:
     """Count entries that were not delivered, by the kind of their outcome."""
-    kinds = {Retry: RETRIES, Rejected: RETRIES, Waits: PARKED, TopicUnavailable: PARKED, Unknown: UNKNOWN}
+    kinds = {Retry: RETRIES, Rejected: RETRIES, Waits: PARKED, Unavailable: PARKED, Unknown: UNKNOWN}
     for (topic, kind), times in Tally((topic, type(outcome)) for topic, outcome in which).items():
         kinds[kind].labels(source, _shown(topic)).inc(times)
 

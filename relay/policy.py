@@ -3,37 +3,16 @@
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from ferryman.channels.outcome import Rejected, Retry, Unavailable, Unknown
 from ferryman.runtime import codes
 from ferryman.runtime.backoff import Backoff
 from ferryman.runtime.errors import Permanent, Transient, Unreachable
-from ferryman.runtime.redaction import redact
+from ferryman.runtime.redaction import stored_error
 from ferryman.runtime.settings_outbox import OutboxRetry
 from ferryman.runtime.settings_relay import RelayRetry
 
-MOST_ERROR_CHARACTERS = 500
 PAUSED = "it is paused"
 """The reason that is recorded while a person holds a topic back."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Undelivered:
-    error: str
-
-
-class Retry(_Undelivered):
-    """The entry failed for a reason of its own and may succeed later."""
-
-
-class Rejected(_Undelivered):
-    """The entry cannot succeed as it is."""
-
-
-class TopicUnavailable(_Undelivered):
-    """The topic refuses everything for now; the entry keeps its attempts."""
-
-
-class Unknown(_Undelivered):
-    """The entry may have arrived. It is sent again, with the same id and bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +20,8 @@ class Waits:
     """The entry was not tried: it is behind another of its key, or its topic is parked or paused."""
 
 
-Outcome: TypeAlias = Retry | Rejected | Waits | TopicUnavailable | Unknown
-"""The result of an entry that was not simply delivered."""
+Undelivered: TypeAlias = Retry | Rejected | Waits | Unavailable | Unknown
+"""The result of an entry that was not simply delivered. Where it is Unavailable, its topic refuses everything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +49,7 @@ class ExceptionState:
     error: str | None = None
 
 
-def after(outcome: Outcome, attempts: int, retries: Retries, *, dice: float) -> ExceptionState | None:
+def after(outcome: Undelivered, attempts: int, retries: Retries, *, dice: float) -> ExceptionState | None:
     """Return the state of an entry after this outcome, given its failed attempts so far; None changes nothing."""
     match outcome:
         case Rejected(error):
@@ -80,7 +59,7 @@ def after(outcome: Outcome, attempts: int, retries: Retries, *, dice: float) -> 
         case Retry(error):
             delay = retries.backoff.delay_seconds(attempts + 1, dice=dice)
             return ExceptionState("RETRYING", attempts + 1, delay, error)
-        case TopicUnavailable() | Waits():
+        case Unavailable() | Waits():
             return ExceptionState("PARKED", attempts)
         case Unknown():
             return None
@@ -107,22 +86,16 @@ def is_consequence(code: str) -> bool:
     return code in _CONSEQUENCES
 
 
-def judge(code: str, words: str) -> Retry | Rejected | TopicUnavailable | Unknown:
+def judge(code: str, words: str) -> Retry | Rejected | Unavailable | Unknown:
     """Return what a Kafka error, by librdkafka's name for it, means for the entry it was reported for."""
     error = stored_error(f"Kafka: {words} ({code})")
     if is_consequence(code):
         return Unknown(error)
     if code in _OF_TOPIC:
-        return TopicUnavailable(error)
+        return Unavailable(error)
     family = codes.kafka(code).family
     if issubclass(family, Permanent):
         return Rejected(error)
     if issubclass(family, Transient) and not issubclass(family, Unreachable):
         return Retry(error)
     return Unknown(error)  # the cluster is away, or refuses this client as a whole
-
-
-def stored_error(words: str) -> str:
-    """Return the words as the database may hold them: one line, no secret, not too long."""
-    line = redact(" ".join(words.replace("\0", "").split()))
-    return line if len(line) <= MOST_ERROR_CHARACTERS else line[: MOST_ERROR_CHARACTERS - 1] + "…"

@@ -14,6 +14,7 @@ import structlog
 
 from ferryman.relay import metrics
 from ferryman.relay.cluster import Cluster
+from ferryman.relay.described.kafka_way import KafkaWay
 from ferryman.relay.described.service import DescribedOutbox, source_of
 from ferryman.relay.kafka import Publisher
 from ferryman.relay.lanes import LaneWorker, Turn
@@ -29,6 +30,7 @@ from ferryman.runtime.life import Before, Life, no_hook
 from ferryman.runtime.logs import frames
 from ferryman.runtime.postgres import Connection
 from ferryman.runtime.settings import Settings
+from ferryman.runtime.settings_outbox import Outbox
 from ferryman.runtime.supervised import supervise
 
 log = structlog.get_logger(__name__)
@@ -198,15 +200,19 @@ class JournalRelay:
     @property
     def described(self) -> list[DescribedOutbox]:
         """The services of the described outboxes, each in its database."""
-        outboxes = self._settings.outbox
+        outboxes = {name: each for name, each in self._settings.outbox.items() if each.channel == "kafka"}
         where = {name: source_of(name, outbox, self.sources) for name, outbox in outboxes.items()}
-        publishers = {name: Publisher(self._producer, where[name].ce_source, lambda _: b"") for name in outboxes}
         taken = {source.name for source in self.sources}
         labels = {name: outbox.table if name in taken else name for name, outbox in outboxes.items()}
         return [
-            DescribedOutbox(name, outbox, where[name], self.cluster, publishers[name], self._before, labels[name])
+            DescribedOutbox(name, outbox, where[name], self._way(outbox, where[name], labels[name]), self._before,
+                            labels[name])
             for name, outbox in outboxes.items()
-        ]
+        ]  # fmt: skip
+
+    def _way(self, outbox: Outbox, source: SourceDatabase, label: str) -> KafkaWay:
+        publisher, relay = Publisher(self._producer, source.ce_source, lambda _: b""), source.settings.relay
+        return KafkaWay(outbox, self.cluster, publisher, relay.deadline_seconds, relay.topics_of(source.name), label)
 
 
 def services(settings: Settings) -> tuple[JournalRelay | DescribedOutbox, ...]:

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from confluent_kafka import KafkaException, TopicPartition
 
-from ferryman.relay.policy import Unknown, stored_error
+from ferryman.channels.outcome import Unknown
 from ferryman.runtime import kafka
 from ferryman.runtime.errors import FerrymanError
+from ferryman.runtime.redaction import stored_error
 from ferryman.runtime.settings import Kafka
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from typing import Any, Generic, NamedTuple
 from pydantic import SecretStr
 
 from ferryman.consumer.kafka.consumer_topics import retry_topic
-from ferryman.consumer.model import Done, Outcome, Received, Refused
-from ferryman.message import Message
+from ferryman.consumer.model import Done, Outcome, Received
+from ferryman.message import Message, Refused
 from ferryman.outbox import append_many
 from ferryman.runtime.errors import Misconfigured, Transient
 from ferryman.runtime.postgres import Connection

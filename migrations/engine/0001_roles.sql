@@ -28,4 +28,5 @@ END $$;
 SELECT ferryman.need_role('CREATE ROLE ferryman_writer NOLOGIN', 'appends to the outbox inside its own transactions');
 SELECT ferryman.need_role('CREATE ROLE ferryman_relay NOLOGIN', 'reads the outbox and records what was published');
 SELECT ferryman.need_role('CREATE ROLE ferryman_consumer NOLOGIN', 'writes the inbox and appends results');
+SELECT ferryman.need_role('CREATE ROLE ferryman_courier NOLOGIN', 'records attempts to deliver rows by a channel');
 SELECT ferryman.need_role('CREATE ROLE ferryman_monitor NOLOGIN', 'reads the views, and no payload; changes nothing');

@@ -36,6 +36,7 @@ _ROLES: dict[str, tuple[tuple[str, ...], str]] = {
     "payload": (("bytea", *_TEXTS, *_JSON), "bytea NOT NULL"),
     "topic": (_TEXTS, "text NOT NULL"),
     "type": (_TEXTS, "text NOT NULL"),
+    "destination": ((), "text NOT NULL"),
     "headers": (_JSON, "jsonb"),
     "content_type": (_TEXTS, "text"),
     "status": ((), ""),
@@ -45,9 +46,11 @@ _ROLES: dict[str, tuple[tuple[str, ...], str]] = {
     "created_at": (_TIMES, "timestamptz NOT NULL DEFAULT clock_timestamp()"),
     "next_attempt_at": (_TIMES, "timestamptz"),
     "done_at": (_TIMES, "timestamptz"),
+    "reference": (_TEXTS, "text"),
+    "updated_at": (_TIMES, "timestamptz"),
 }
-_OPTIONAL = ("headers", "content_type", "created_at", "next_attempt_at", "done_at")
-CHANGED = ("status", "attempts", "error", "lease", "next_attempt_at", "done_at")
+_OF_KAFKA, _OF_CHANNELS = {"topic"}, {"destination", "reference", "updated_at"}
+CHANGED = ("status", "attempts", "error", "lease", "next_attempt_at", "done_at", "reference", "updated_at")
 """The roles of columns that the relay writes."""
 
 
@@ -131,13 +134,30 @@ def check_words(connection: Connection, name: str, outbox: Outbox, kind: str) ->
 def _wanted(outbox: Outbox) -> Iterator[tuple[str, tuple[str, bool]]]:
     """Yield (role, (column, whether it is required)): columns that were named, and those that are indispensable."""
     given = outbox.columns.model_dump(exclude_none=True)
+    fixed = {"topic": outbox.topic, "type": outbox.type, "destination": outbox.url}
+    optional = set(_optional(outbox))
     for role in _ROLES:
-        fixed = {"topic": outbox.topic, "type": outbox.type}.get(role)
         if role == "lease":
             yield role, (outbox.lease.column, True)
-        elif role in given or not fixed:
-            ordering = role == "created_at" and outbox.order == "key"
-            yield role, (given.get(role, role), role in given or role not in _OPTIONAL or ordering)
+        elif role in (_OF_CHANNELS if outbox.channel == "kafka" else _OF_KAFKA):
+            continue
+        elif role in given or not (fixed.get(role) or role == "updated_at"):
+            yield role, (given.get(role, role), role in given or role not in optional)
+
+
+def _optional(outbox: Outbox) -> Iterator[str]:
+    """Yield the roles that a table may lack."""
+    yield from ("headers", "content_type", "done_at", "reference")
+    if outbox.order != "key":
+        yield "created_at"
+    if not outbox.retry.jitter:
+        yield "next_attempt_at"
+    if outbox.channel != "kafka":
+        yield "type"
+        if outbox.order != "key":
+            yield "key"
+    if outbox.channel not in ("kafka", "http"):
+        yield from ("destination", "payload")  # a class of the user's may need neither
 
 
 def _creation(outbox: Outbox, columns: dict[str, str]) -> list[str]:

@@ -4,25 +4,37 @@ from datetime import datetime
 from enum import Enum
 from typing import NamedTuple
 
+from ferryman.channels.outcome import Delivered, Outcome, Rejected, Retry, Unavailable, Unknown
 from ferryman.relay.model import Entry
-from ferryman.relay.policy import Outcome, Rejected, Retry, TopicUnavailable, Unknown, Waits, retries_of
+from ferryman.relay.policy import retries_of
 from ferryman.runtime.settings_outbox import Outbox
 
 
-class ClaimedRow(NamedTuple):
-    """A row that was claimed, and its state before. Its attempts count this one."""
+class Claimed(NamedTuple):
+    """A row that was claimed, and its state before. Its attempts count this one.
 
-    entry: Entry
+    Where rows go to Kafka, the destination is the topic.
+    """
+
+    id: str
+    destination: str
+    key: str
+    type: str
+    content: bytes
+    headers: str | None
+    content_type: str | None
+    created_us: int
     attempts: int
     claimed_at: datetime
     error_before: str | None
     status_before: str
-    alone: bool
+    lost: bool
     """True if an earlier claim of the row was never settled: the row may be what ended its relay."""
 
-    @property
-    def id(self) -> str:
-        return self.entry.id
+    def entry(self, position: int) -> Entry:
+        """Return the row as an entry of the journal, which the relay publishes."""
+        return Entry(position, self.id, self.destination, self.key, self.type, self.content, self.headers,
+                     self.content_type, self.created_us, 0)  # fmt: skip
 
 
 class RowEnd(Enum):
@@ -38,11 +50,14 @@ class RowEnd(Enum):
 class Settling(NamedTuple):
     """The end of a row's attempt, and the row's new state in the words of its table."""
 
-    row: ClaimedRow
+    row: Claimed
     end: RowEnd
     status: str
     error: str | None = None
     wait_seconds: float | None = None
+    outcome: Outcome | None = None
+    content: str | None = None
+    """A hash of what was sent, for the attempt log."""
 
     @property
     def counts(self) -> bool:
@@ -50,32 +65,36 @@ class Settling(NamedTuple):
         return self.end in (RowEnd.FAILED, RowEnd.GIVEN_UP)
 
 
-def settling(outbox: Outbox, row: ClaimedRow, outcome: Outcome | None) -> Settling:
-    """Decide on a row; no outcome means delivered.
+def settling(outbox: Outbox, row: Claimed, outcome: Outcome | None, *, dice: float = 0.0) -> Settling:
+    """Decide on a row; without an outcome it was not tried.
 
-    Without a word for dead, a rejected row is tried as often as any other that fails.
+    Without a word for dead, a rejected row is tried as often as any other that fails. A channel's destination concerns
+    the row alone: each of its failures counts.
     """
+    shared = outbox.channel == "kafka" and not outbox.retry.count_outages
     match outcome:
         case None:
+            return released(row)
+        case Delivered():
             return Settling(row, RowEnd.DONE, outbox.words.done)
         case Rejected(error) if outbox.words.dead is not None:
             return Settling(row, RowEnd.GIVEN_UP, outbox.words.dead, error)
-        case Rejected(error) | Retry(error):
-            return _failed(outbox, row, error)
-        case TopicUnavailable(error) | Unknown(error):
-            return _failed(outbox, row, error) if outbox.retry.count_outages else released(row, error)
-        case Waits():
-            return released(row)
+        case Unavailable(error) | Unknown(error) if shared:
+            return released(row, error)
+        case Rejected() | Retry() | Unavailable() | Unknown():
+            return _failed(outbox, row, outcome, dice)
 
 
-def released(row: ClaimedRow, error: str | None = None) -> Settling:
+def released(row: Claimed, error: str | None = None) -> Settling:
     """Give the row back as it was, except for its error."""
-    kept = row.error_before if row.alone else error or row.error_before
+    kept = row.error_before if row.lost else error or row.error_before
     return Settling(row, RowEnd.RELEASED, row.status_before, kept)
 
 
-def _failed(outbox: Outbox, row: ClaimedRow, error: str) -> Settling:
+def _failed(outbox: Outbox, row: Claimed, why: Rejected | Retry | Unavailable | Unknown, dice: float) -> Settling:
     words, retries = outbox.words, retries_of(outbox.retry)
-    if row.attempts >= retries.limit:
-        return Settling(row, RowEnd.GIVEN_UP, words.dead or words.pending[-1], error)
-    return Settling(row, RowEnd.FAILED, words.pending[-1], error, retries.backoff.delay_seconds(row.attempts))
+    if outbox.retry.once or (retries.limit and row.attempts >= retries.limit):
+        return Settling(row, RowEnd.GIVEN_UP, words.dead or words.pending[-1], why.error)
+    asked = why.after_seconds if isinstance(why, Retry | Unavailable) else None
+    wait = retries.backoff.delay_seconds(row.attempts, dice=dice, retry_after_seconds=asked or 0.0)
+    return Settling(row, RowEnd.FAILED, words.pending[-1], why.error, wait)

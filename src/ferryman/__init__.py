@@ -7,10 +7,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ferryman.channels.model import Post
     from ferryman.consumer.api import Consumer
-    from ferryman.consumer.model import Done, Outcome, Received, Refused, Retry
-    from ferryman.message import Encoded, Message, encoded
+    from ferryman.consumer.model import Done, Outcome, Received, Retry
+    from ferryman.message import Encoded, Message, Refused, encoded
     from ferryman.outbox import append, append_async, append_many, append_many_async
+    from ferryman.relay.described.courier import Courier, Ended
+    from ferryman.relay.described.rows import Claimed
     from ferryman.runtime.errors import FerrymanError, Misconfigured, Permanent, Transient, Unreachable
     from ferryman.runtime.setting import Section, setting
     from ferryman.runtime.system import System
@@ -18,16 +21,20 @@ if TYPE_CHECKING:
     from ferryman.schemas.active import use_schemas
 
 _HOMES = {
+    "Claimed": "ferryman.relay.described.rows",
     "Consumer": "ferryman.consumer.api",
+    "Courier": "ferryman.relay.described.courier",
     "Done": "ferryman.consumer.model",
     "Encoded": "ferryman.message",
+    "Ended": "ferryman.relay.described.courier",
     "FerrymanError": "ferryman.runtime.errors",
     "Message": "ferryman.message",
     "Misconfigured": "ferryman.runtime.errors",
     "Outcome": "ferryman.consumer.model",
     "Permanent": "ferryman.runtime.errors",
+    "Post": "ferryman.channels.model",
     "Received": "ferryman.consumer.model",
-    "Refused": "ferryman.consumer.model",
+    "Refused": "ferryman.message",
     "Retry": "ferryman.consumer.model",
     "Section": "ferryman.runtime.setting",
     "System": "ferryman.runtime.system",
@@ -44,14 +51,18 @@ _HOMES = {
 }
 
 __all__ = [
+    "Claimed",
     "Consumer",
+    "Courier",
     "Done",
     "Encoded",
+    "Ended",
     "FerrymanError",
     "Message",
     "Misconfigured",
     "Outcome",
     "Permanent",
+    "Post",
     "Received",
     "Refused",
     "Retry",

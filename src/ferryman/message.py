@@ -34,6 +34,27 @@ class Message:
     content_type: str | None = field(default=None, kw_only=True)
 
 
+def only_messages(reports: tuple[Message, ...]) -> tuple[Message, ...]:
+    """Return these reports, or raise the error where a handler made them."""
+    for each in reports:
+        if not isinstance(each, Message):
+            raise TypeError(f"a report must be a ferryman.Message, not {type(each).__name__}")
+    return reports
+
+
+class Refused:
+    """The message must never take effect; `reason` is a code, `reports` are the messages that tell of it."""
+
+    __slots__ = ("reason", "reports")
+
+    def __init__(self, reason: str, *reports: Message) -> None:
+        self.reason = reason
+        self.reports = only_messages(reports)
+
+    def __repr__(self) -> str:
+        return f"Refused({self.reason!r}, *{self.reports!r})"
+
+
 class Stored(NamedTuple):
     """A message in the form the outbox takes: the parameters of `ferryman.outbox_append`, in their order."""
 

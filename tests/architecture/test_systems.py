@@ -143,7 +143,7 @@ def test_without_a_path_and_without_names_there_is_no_catalogue() -> None:
 
 
 def test_an_unknown_system_is_refused_with_those_that_exist() -> None:
-    with pytest.raises(Misconfigured, match=r"no system is called paymets.*payments, wallet, or all"):
+    with pytest.raises(Misconfigured, match=r"no system is called paymets.*payments, runner, wallet, or all"):
         wiring.catalogue(wiring.load_settings({}).settings, ["paymets"])
 
 

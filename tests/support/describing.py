@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID, uuid4
@@ -64,7 +64,7 @@ class Memos:
     @contextmanager
     def relay(self, stopping: threading.Event | None = None) -> Iterator["Turns"]:
         outbox = self.outbox
-        with outbox.opened() as table:
+        with closing(outbox.way), outbox.opened() as table:
             yield Turns(outbox, table, stopping or threading.Event())
 
     def write(self, *keys: str, topic: str = "") -> list[UUID]:

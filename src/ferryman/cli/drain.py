@@ -1,4 +1,4 @@
-"""`ferryman drain`: publishes what is pending, and exits."""
+"""`ferryman drain`: sends what is pending, and exits."""
 
 import threading
 from dataclasses import asdict
@@ -13,26 +13,27 @@ from ferryman.runtime.service import collect_less
 
 
 @click.command("drain")
-@click.argument("name", type=click.Choice(["relay"]), default="relay", metavar="[NAME]")
+@click.argument("name", default="relay", metavar="[NAME]")
 @json_option
 @click.pass_context
-def command(context: click.Context, name: str, as_json: bool) -> int:  # noqa: ARG001 - there is one so far
-    """Publish what is pending, then exit 0: for cron and for tests.
+def command(context: click.Context, name: str, as_json: bool) -> int:
+    """Send what is pending, then exit 0: for cron and for tests.
 
-    Entries that fail are counted and stay in the outbox: the next drain, or `ferryman run relay`, tries them again when
-    they are due. Exit 4 when a database or Kafka does not answer.
+    NAME is `relay` for all that goes to Kafka (the default), or the NAME of an [outbox.NAME].
+
+    Entries that fail are counted and stay in the outbox: the next drain, or `ferryman run`, tries them again when they
+    are due. Exit 4 when a database, Kafka or a channel does not answer.
 
     \b
       ferryman drain
       ferryman drain relay --json
+      ferryman drain hooks
     """
-    from ferryman.relay.service import drain
-
     settings = wiring.settings(context)
     stopping = threading.Event()
     collect_less()
     with signals.heard(stopping.set):
-        drained = drain(settings, stopping)
+        drained = wiring.drain(name, settings, stopping)
     if as_json:
         print_json(asdict(drained))
     else:

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
+from threading import Event
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ import click
 
 from ferryman.consumer.api import Consumer
 from ferryman.migrations.chains import ENGINE
+from ferryman.relay.described.courier import Courier
 from ferryman.runtime import logs
 from ferryman.runtime.errors import ENV_PREFIX, Misconfigured
 from ferryman.runtime.service import Service
@@ -27,6 +29,7 @@ from ferryman.schemas.registry import options
 from ferryman.services import systems
 
 if TYPE_CHECKING:
+    from ferryman.relay.service import DrainResult
     from ferryman.schemas.catalogue import Catalogue
 
 
@@ -139,6 +142,25 @@ def services(names: Sequence[str], found: Settings) -> list[Service]:
     return [service for name in names for service in _services(name, found)]
 
 
+def drain(name: str, found: Settings, stopping: Event) -> "DrainResult":
+    """Drain what is called so: the relay, or one described outbox."""
+    from ferryman.relay.described.couriers import drain as drain_outbox
+    from ferryman.relay.described.service import DescribedOutbox
+    from ferryman.relay.service import drain as drain_relay
+
+    if name == "relay":
+        return drain_relay(found, stopping)
+    if not (name in found.outbox or name in runs() or ":" in name):
+        raise Misconfigured(
+            f"there is no outbox called {name}", setting=f"outbox.{name}",
+            remedy=f"describe its table, or name one of: {', '.join(['relay', *found.outbox])}",
+        )  # fmt: skip
+    [service, *others] = services([name], found)
+    if others or not isinstance(service, DescribedOutbox):
+        raise Misconfigured(f"{name} is not an outbox: it cannot be drained")
+    return drain_outbox(service, stopping)
+
+
 def _systems_of(name: str) -> list[System]:
     """Return the systems that a service belongs to: for the API, each that has routes."""
     return [system for system in systems() if name in system.runs or (name == "api" and system.routes)]
@@ -147,9 +169,13 @@ def _systems_of(name: str) -> list[System]:
 def _services(name: str, found: Settings) -> list[Service]:
     """Build one service, or the several that one name stands for."""
     known = runs()
+    if name not in known and name in found.outbox:
+        from ferryman.relay.described.couriers import described_service
+
+        return [described_service(name, found)]
     target = load_target(known[name][0]) if name in known else _load(name)
     owners = (ENGINE, *(system.owner for system in _systems_of(name)))
-    if not isinstance(target, Consumer | Sagas) and (
+    if not isinstance(target, Consumer | Sagas | Courier) and (
         isinstance(target, type) or (not hasattr(target, "run") and callable(target))
     ):
         target = target(found)
@@ -161,6 +187,10 @@ def _service(name: str, target: Any, found: Settings, owners: Sequence[str]) -> 
         from ferryman.consumer.service import ConsumerService
 
         return ConsumerService(target, found, owners=owners)
+    if isinstance(target, Courier):
+        from ferryman.relay.described.couriers import courier_service
+
+        return courier_service(target, found)
     if isinstance(target, Sagas):
         from ferryman.saga.timeouts import DueLoop
 

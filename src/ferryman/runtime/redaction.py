@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 MASK = "***"
+MOST_ERROR_CHARACTERS = 500
 
 _SECRET_NAME = re.compile(
     r"passw(or)?d|passphrase|secret|token|credential|authorization|cookie|api[._-]?key|private[._-]?key"
@@ -40,6 +41,12 @@ def redact(text: str) -> str:
     text = _USERINFO.sub(rf"\g<user>:{MASK}@", text)
     text = _ASSIGNED.sub(rf"\g<name>{MASK}", text)
     return _AUTHORIZED.sub(lambda found: f"{found[1] or found[2] or found[3]}{MASK}", text)
+
+
+def stored_error(words: str) -> str:
+    """Return the words as the database may hold them: one line, no secret, not too long."""
+    line = redact(" ".join(words.replace("\0", "").split()))
+    return line if len(line) <= MOST_ERROR_CHARACTERS else line[: MOST_ERROR_CHARACTERS - 1] + "…"
 
 
 def redact_value(name: str, value: Any) -> Any:

@@ -5,13 +5,14 @@ from collections.abc import Iterable, Mapping
 OWNER = "the owner of the database"
 RELAY, CONSUMER, MONITOR = "ferryman_relay", "ferryman_consumer", "ferryman_monitor"
 
-RUN_RELAY, RUN_CONSUMER = "run relay", "run module:consumer"
+RUN_RELAY, RUN_CONSUMER, RUN_COURIER = "run relay", "run module:consumer", "run NAME"
 
 # Commands by what a person writes, with an option where it needs another role than the command without it.
 NEEDED: Mapping[str, str] = {
     "migrate": OWNER,
     RUN_RELAY: RELAY,
     RUN_CONSUMER: CONSUMER,
+    RUN_COURIER: "ferryman_courier",
     "drain": RELAY,
     "outbox stats": MONITOR,
     "outbox list": MONITOR,

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, SecretStr, model_validator
 
 from ferryman.runtime.setting import Seconds, Section, setting
 
@@ -11,6 +11,8 @@ _PART = r'[^\x00-\x1f".%]{1,63}'
 Column = Annotated[str, Field(pattern=rf"^{_PART}$")]
 Table = Annotated[str, Field(pattern=rf"^{_PART}(\.{_PART})?$")]
 Word = Annotated[str, Field(pattern=r"^[^\x00%]{1,100}$")]
+# Kafka, a channel of ours, or a class of the user's.
+Channel = Annotated[str, Field(pattern=r"^(kafka|http|[A-Za-z_][\w.]*:[A-Za-z_]\w*)$")]
 Topic = Annotated[str, Field(pattern=r"^[a-zA-Z0-9._-]{1,249}$")]
 
 
@@ -22,6 +24,9 @@ class OutboxColumns(Section):
     payload: Column | None = setting(None, "bytea, text, json or jsonb. Default: `payload`.")
     topic: Column | None = setting(None, "The topic, unless all rows go to one. Default: `topic`.")
     type: Column | None = setting(None, "The message's type, unless all rows have one. Default: `type`.")
+    destination: Column | None = setting(
+        None, "Where a channel sends the row, unless all rows go to one place. Default: `destination`, if it exists."
+    )
     headers: Column | None = setting(None, "More headers, as a JSON object. Default: `headers`, if it exists.")
     content_type: Column | None = setting(
         None, "The content type. Default: `content_type`, if it exists; else it follows from the payload's column type."
@@ -34,6 +39,12 @@ class OutboxColumns(Section):
         None, "When the row is tried again. Default: `next_attempt_at`, if it exists; else calculated from the lease."
     )
     done_at: Column | None = setting(None, "When the row was sent. Default: `done_at`, if it exists.")
+    reference: Column | None = setting(
+        None, "What the receiver calls the message, as a channel was told. Default: `reference`, if it exists."
+    )
+    updated_at: Column | None = setting(
+        None, "Set with every change of the row. Default: none; a trigger of your own may do it."
+    )
 
 
 class OutboxWords(Section):
@@ -71,19 +82,29 @@ class OutboxRetry(Section):
     """The attempts of a row. A claim whose relay died counts as one; a claim released at SIGTERM does not."""
 
     limit: int = setting(
-        5, "The number of failed attempts after which a row is given up.", unit="attempts", ge=1, le=1000
+        5, "The number of failed attempts after which a row is given up; 0: never.", unit="attempts", ge=0, le=1000
     )
     base_seconds: Seconds = setting(1.0, "The wait after the first failure; it doubles with each.", unit="seconds")
     cap_seconds: Seconds = setting(300.0, "The longest wait.", unit="seconds")
     offset: int = setting(1, "The offset in `base * 2 ** (attempts - offset)`.", ge=0, le=10)
+    jitter: float = setting(
+        0.0, "The share of a wait that is left to chance, so that rows that failed together come apart. "
+        "It needs the column `next_attempt_at`.", ge=0, le=1,
+    )  # fmt: skip
+    once: bool = setting(
+        False, "Whether the first failure ends a row. Only rows whose process died are then sent again."
+    )
     count_outages: bool = setting(
-        False, "Whether an attempt counts that failed because Kafka, or the whole topic, is away.",
+        False, "Whether an attempt counts that failed because Kafka, or the whole topic, is away. Channels count each.",
         danger="a short outage gives up every waiting row: a person must find them and send them",
     )  # fmt: skip
 
 
 class Outbox(Section):
-    """A table that is an outbox already: `ferryman run relay` sends its rows beside the journal."""
+    """A table that is an outbox already.
+
+    `ferryman run relay` sends its rows to Kafka, beside the journal; `ferryman run NAME` sends them by a channel.
+    """
 
     table: Table = setting(..., "The table's name, with its schema: `shop.outbox`.")
     source: str | None = setting(
@@ -91,7 +112,17 @@ class Outbox(Section):
         "The name in [relay.sources] of the database that has it. Needed if there are several, "
         "and none has the name of the outbox.",
     )
-    channel: Literal["kafka"] = setting("kafka", "How its rows leave.")
+    channel: Channel = setting(
+        "kafka", "How its rows leave: `kafka`, `http`, or `module:object` for a class with an `async def send(item)`."
+    )
+    url: str | None = setting(None, "With channel `http`: where all rows go. Else each names its `destination`.")
+    secrets: list[SecretStr] = setting(
+        [], "With channel `http`: sign each request with these (Standard Webhooks); two while one replaces the other.",
+        danger="who has one can sign in your name",
+    )  # fmt: skip
+    bearer: SecretStr | None = setting(
+        None, "With channel `http`: the token of an `Authorization` header.", danger="who has it can post in your name"
+    )
     topic: Topic | None = setting(None, "The topic, if all rows go to one.")
     type: Word | None = setting(None, "The type, if all messages have one.")
     columns: OutboxColumns = setting(OutboxColumns, "The names of the columns.")
@@ -103,4 +134,8 @@ class Outbox(Section):
         danger="with key, one row of a key is sent at a time: slow where many rows have the same key",
     )  # fmt: skip
     batch_rows: int = setting(100, "The most rows in one claim.", unit="rows", ge=1, le=1000)
+    slots: int = setting(64, "With a channel: the most rows in flight at once.", unit="rows", ge=1, le=1000)
+    slots_per_destination: int = setting(
+        8, "With a channel: the most rows in flight to one destination that rows name.", unit="rows", ge=1, le=1000
+    )
     poll_seconds: float = setting(0.2, "How often to look while nothing is due.", unit="seconds", gt=0, le=60)

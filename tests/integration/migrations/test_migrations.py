@@ -138,7 +138,7 @@ def test_each_role_may_check_the_level_and_cannot_log_in(
         ferryman_db.execute("UPDATE ferryman.version_engine SET version_num = 'x'")
 
 
-_OF_SERVICES = ("wallet", "payments", "payments_api", "payments_reports")
+_OF_SERVICES = ("wallet", "payments", "payments_api", "payments_reports", "runner", "runner_writer")
 
 
 def test_without_the_right_to_create_roles_the_error_says_what_to_do() -> None:
@@ -152,7 +152,7 @@ def test_without_the_right_to_create_roles_the_error_says_what_to_do() -> None:
         with pytest.raises(FerrymanError, match="CREATE ROLE ferryman_writer NOLOGIN"):
             migrate(url)
         with psycopg.connect(server.url, autocommit=True) as connection:
-            for role in ("writer", "relay", "consumer", "monitor", *_OF_SERVICES):
+            for role in ("writer", "relay", "consumer", "monitor", "courier", *_OF_SERVICES):
                 connection.execute(f"CREATE ROLE ferryman_{role} NOLOGIN")
         migrate(url)
         assert level(url) == chains.head("engine")

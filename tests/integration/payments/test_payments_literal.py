@@ -117,7 +117,7 @@ def test_the_relay_sends_the_literal_outbox_without_configuration(desk: Desk, fe
         relay.execute("SET ROLE ferryman_relay")
         desk.request()
         [row] = open_table(relay, "payments", outbox, settings.database).claim(10)
-    assert (row.attempts, row.entry.type) == (1, "wallet.deduct")
+    assert (row.attempts, row.type) == (1, "wallet.deduct")
     assert with_outboxes(settings) is settings
     assert with_outboxes(settings_class()()).outbox == {}
 

@@ -6,9 +6,10 @@ from typing import Any
 import psycopg
 import pytest
 
-from ferryman.relay.described.rows import settling
-from ferryman.relay.described.table import GIVEN_UP, IN_DOUBT, Table, open_table
-from ferryman.relay.policy import Retry
+from ferryman.channels.outcome import Delivered, Retry
+from ferryman.relay.described.rows import Claimed, settling
+from ferryman.relay.described.statements import GIVEN_UP, IN_DOUBT, IN_DOUBT_AGAIN
+from ferryman.relay.described.table import Table, open_table
 from ferryman.runtime.errors import Misconfigured, Unreachable
 from ferryman.runtime.life import Life
 from ferryman.runtime.postgres import Connection
@@ -54,6 +55,10 @@ def test_rows_are_sent_unchanged_and_settled_in_the_words_of_the_table(memos: Me
     )  # fmt: skip
 
 
+def taken_over(table: Table) -> list[Claimed]:
+    return table.claim_lost(1) or table.claim_lost(1, twice=True)
+
+
 def test_two_relays_claim_each_row_once(memos: Memos) -> None:
     memos.write(*"abcdefghij")
     memos.described["batch_rows"] = 6
@@ -69,7 +74,7 @@ def test_row_locked_by_its_writer_is_passed_over(memos: Memos) -> None:
     memos.write("a", "b")
     with psycopg.connect(memos.url) as writer, memos.relay() as relay:
         writer.execute("SELECT FROM shop.memos WHERE key = 'a' FOR UPDATE")
-        assert [row.entry.key for row in relay.table.claim(10)] == ["b"]
+        assert [row.key for row in relay.table.claim(10)] == ["b"]
 
 
 def test_expired_claim_is_taken_over_alone_and_counts(memos: Memos) -> None:
@@ -91,9 +96,9 @@ def test_row_that_ends_its_relay_each_time_is_given_up(memos: Memos) -> None:
         relay.table.claim(10)
         for _ in range(2):
             memos.expire()
-            assert len(relay.table.claim(1, lost=True)) == 1
+            assert len(taken_over(relay.table)) == 1
         memos.expire()
-        assert relay.table.claim(1, lost=True) == []
+        assert taken_over(relay.table) == []
         assert relay.run_once().quiet
     assert memos.rows() == [("FAILED", 3, GIVEN_UP[:60])]
 
@@ -104,11 +109,13 @@ def test_success_is_settled_without_the_lease_and_failure_is_not(memos: Memos) -
         late = slow.table.claim(10)
         memos.expire()
         for _ in late:
-            assert len(heir.table.claim(1, lost=True)) == 1
-        outcomes = zip(late, (None, Retry("late")), strict=True)
-        settled = slow.table.settle([settling(slow.outbox.outbox, *each) for each in outcomes])
+            assert len(taken_over(heir.table)) == 1
+        described, (first, second) = slow.outbox.outbox, late
+        settled = slow.table.settle(
+            [settling(described, first, Delivered()), settling(described, second, Retry("late"))]
+        )
         assert settled == {late[0].id}
-    assert memos.rows() == [("SENT", 1, None), ("SENDING", 2, IN_DOUBT[:60])]
+    assert memos.rows() == [("SENT", 1, None), ("SENDING", 2, IN_DOUBT_AGAIN[:60])]
 
 
 def test_row_released_when_the_relay_stops_keeps_its_attempts(memos: Memos) -> None:
@@ -208,10 +215,10 @@ def test_ordered_by_key_a_row_waits_for_earlier_rows_of_its_key(memos: Memos) ->
     memos.described["order"] = "key"
     memos.write("a", "a", "b")
     with memos.relay() as one, memos.relay() as other:
-        assert [row.entry.key for row in one.table.claim(10)] == ["a", "b"]
+        assert [row.key for row in one.table.claim(10)] == ["a", "b"]
         assert other.table.claim(10) == []
         memos.db.execute("UPDATE shop.memos SET status = 'FAILED' WHERE status = 'SENDING'")
-        assert [row.entry.key for row in other.table.claim(10)] == ["a"]
+        assert [row.key for row in other.table.claim(10)] == ["a"]
 
 
 def test_wait_between_attempts_comes_from_the_lease_or_from_a_column(memos: Memos) -> None:

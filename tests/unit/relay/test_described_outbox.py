@@ -6,16 +6,14 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from ferryman.channels.outcome import Delivered, Rejected, Retry, Unavailable, Unknown
 from ferryman.relay.described.layout import Layout, LiveColumn, LiveTable, fit
-from ferryman.relay.described.rows import ClaimedRow, RowEnd, released, settling
-from ferryman.relay.described.table import compiled
-from ferryman.relay.model import Entry
-from ferryman.relay.policy import Rejected, Retry, TopicUnavailable, Unknown, Waits
+from ferryman.relay.described.rows import Claimed, RowEnd, released, settling
+from ferryman.relay.described.statements import compiled
 from ferryman.runtime.errors import Misconfigured
 from ferryman.runtime.settings_outbox import Outbox
 
 AT = datetime(2026, 1, 2, tzinfo=UTC)
-ENTRY = Entry(0, "an-id", "t", "k", "kind", b"", None, None, 0, 0)
 WORDS = {"pending": ["NEW", "AGAIN"], "claimed": "SENDING", "done": "SENT", "dead": "DEAD"}
 LIVE = LiveTable(
     {
@@ -33,8 +31,8 @@ def outbox(**more: Any) -> Outbox:
     return Outbox.model_validate({"table": "shop.orders", "words": WORDS, **more})
 
 
-def row(attempts: int, *, alone: bool = False, error: str | None = "before") -> ClaimedRow:
-    return ClaimedRow(ENTRY, attempts, AT, error, "NEW", alone)
+def row(attempts: int, *, lost: bool = False, error: str | None = "before") -> Claimed:
+    return Claimed("an-id", "t", "k", "kind", b"", None, None, 0, attempts, AT, error, "NEW", lost)
 
 
 # --- what becomes of a row
@@ -43,13 +41,13 @@ def row(attempts: int, *, alone: bool = False, error: str | None = "before") -> 
 @pytest.mark.parametrize(
     ("outcome", "attempts", "end"),
     [
-        (None, 1, RowEnd.DONE),
+        (Delivered(), 1, RowEnd.DONE),
         (Retry("r"), 4, RowEnd.FAILED),
         (Retry("r"), 5, RowEnd.GIVEN_UP),
         (Rejected("x"), 1, RowEnd.GIVEN_UP),
         (Unknown("away"), 5, RowEnd.RELEASED),
-        (TopicUnavailable("refused"), 5, RowEnd.RELEASED),
-        (Waits(), 5, RowEnd.RELEASED),
+        (Unavailable("refused"), 5, RowEnd.RELEASED),
+        (None, 5, RowEnd.RELEASED),
     ],
 )
 def test_only_a_rows_own_failures_count(outcome: Any, attempts: int, end: RowEnd) -> None:
@@ -57,12 +55,12 @@ def test_only_a_rows_own_failures_count(outcome: Any, attempts: int, end: RowEnd
     assert settling(outbox(), row(attempts), outcome).end is end
 
 
-@pytest.mark.parametrize("outcome", [Unknown("away"), TopicUnavailable("refused")])
+@pytest.mark.parametrize("outcome", [Unknown("away"), Unavailable("refused")])
 def test_outages_count_where_the_description_says_so(outcome: Any) -> None:
     counting = outbox(retry={"count_outages": True})
     assert settling(counting, row(4), outcome).end is RowEnd.FAILED
     assert settling(counting, row(5), outcome).end is RowEnd.GIVEN_UP
-    assert settling(counting, row(5), Waits()).end is RowEnd.RELEASED
+    assert settling(counting, row(5), None).end is RowEnd.RELEASED
 
 
 def test_wait_after_a_failure_doubles() -> None:
@@ -75,20 +73,20 @@ def test_without_a_word_for_dead_rows_stay_pending_and_rejected_ones_are_retried
     assert settling(described, row(1), Rejected("x")).end is RowEnd.FAILED
     last = settling(described, row(5), Rejected("x"))
     assert (last.row.id, last.row.claimed_at) == ("an-id", AT)
-    assert (last[1:], last.counts) == ((RowEnd.GIVEN_UP, "PENDING", "x", None), True)
+    assert (last[1:5], last.counts) == ((RowEnd.GIVEN_UP, "PENDING", "x", None), True)
 
 
 def test_settling_writes_the_expected_columns() -> None:
     """Successes and outages take their attempt back; a released row is unchanged, except for its error."""
-    done, failed = settling(outbox(), row(2), None), settling(outbox(), row(2), Retry("why"))
-    assert (done[1:], done.counts) == ((RowEnd.DONE, "SENT", None, None), False)
-    assert (failed[1:], failed.counts) == ((RowEnd.FAILED, "AGAIN", "why", 2.0), True)
-    dead, back = settling(outbox(), row(5), Retry("why")), settling(outbox(), row(2), Waits())
-    assert (dead[1:], dead.counts) == ((RowEnd.GIVEN_UP, "DEAD", "why", None), True)
-    assert (back[1:], back.counts) == ((RowEnd.RELEASED, "NEW", "before", None), False)
+    done, failed = settling(outbox(), row(2), Delivered()), settling(outbox(), row(2), Retry("why"))
+    assert (done[1:5], done.counts) == ((RowEnd.DONE, "SENT", None, None), False)
+    assert (failed[1:5], failed.counts) == ((RowEnd.FAILED, "AGAIN", "why", 2.0), True)
+    dead, back = settling(outbox(), row(5), Retry("why")), settling(outbox(), row(2), None)
+    assert (dead[1:5], dead.counts) == ((RowEnd.GIVEN_UP, "DEAD", "why", None), True)
+    assert (back[1:5], back.counts) == ((RowEnd.RELEASED, "NEW", "before", None), False)
     assert back == released(row(2))
-    assert settling(outbox(), row(2), Unknown("away"))[2:] == ("NEW", "away", None)
-    assert settling(outbox(), row(2, alone=True), Unknown("away"))[2:] == ("NEW", "before", None)
+    assert settling(outbox(), row(2), Unknown("away"))[2:5] == ("NEW", "away", None)
+    assert settling(outbox(), row(2, lost=True), Unknown("away"))[2:5] == ("NEW", "before", None)
 
 
 # --- what its table must be like
@@ -123,9 +121,9 @@ def test_names_that_need_quotes_have_them() -> None:
     with pytest.raises(Misconfigured, match=r'CREATE TABLE shop\."Orders" \("Nr 1" uuid PRIMARY KEY'):
         fit("orders", outbox(table="shop.Orders", columns={"id": "Nr 1"}), None)
     layout = Layout(("shop", "Orders"), fit("orders", outbox(), LIVE).columns, fit("orders", outbox(), LIVE).types)
-    statements = compiled(outbox(), layout)
+    statements = compiled("orders", outbox(), layout)
     assert '"shop"."Orders"' in statements["claim"].as_string(None)
-    assert statements.keys() == {"claim", "claim_lost", "settle", "bury", "backlog"}
+    assert statements.keys() == {"claim", "claim_lost", "claim_twice_lost", "settle", "bury", "backlog"}
     assert all(each.as_string(None).startswith("-- outbox.") for each in statements.values())
 
 
@@ -137,7 +135,7 @@ def test_names_that_need_quotes_have_them() -> None:
         {"columns": {"id": "%s"}},
         {"words": {"pending": [], "done": "DONE"}},
         {"words": {"pending": ["DONE"], "done": "DONE"}},
-        {"channel": "email"},
+        {"channel": "pigeon"},
         {"lease": {"seconds": 1}},
     ],
 )

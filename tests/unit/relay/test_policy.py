@@ -5,20 +5,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ferryman.channels.outcome import Rejected, Retry, Unavailable, Unknown
 from ferryman.relay.policy import (
-    MOST_ERROR_CHARACTERS,
     ExceptionState,
-    Outcome,
-    Rejected,
     Retries,
-    Retry,
-    TopicUnavailable,
-    Unknown,
+    Undelivered,
     Waits,
     after,
     is_consequence,
     judge,
-    stored_error,
 )
 from ferryman.runtime.backoff import Backoff
 
@@ -44,8 +39,8 @@ def test_rejected_entry_is_failed_at_its_first_attempt() -> None:
     assert after(Rejected("too large"), 0, RETRIES, dice=0) == ExceptionState("FAILED", 1, error="too large")
 
 
-@pytest.mark.parametrize("outcome", [Waits(), TopicUnavailable("not there")])
-def test_fault_of_the_topic_parks_the_entry_without_an_attempt(outcome: Outcome) -> None:
+@pytest.mark.parametrize("outcome", [Waits(), Unavailable("not there")])
+def test_fault_of_the_topic_parks_the_entry_without_an_attempt(outcome: Undelivered) -> None:
     """N8."""
     assert after(outcome, 2, RETRIES, dice=0) == ExceptionState("PARKED", 2)
 
@@ -72,7 +67,7 @@ def test_no_entry_is_tried_more_often_than_the_limit(attempts: int, dice: float,
     ],
 )  # fmt: skip
 def test_refusal_of_the_topic_is_not_a_failure_of_the_entry(code: str) -> None:
-    assert judge(code, "no") == TopicUnavailable(f"Kafka: no ({code})")
+    assert judge(code, "no") == Unavailable(f"Kafka: no ({code})")
 
 
 @pytest.mark.parametrize(
@@ -118,22 +113,3 @@ def test_every_kafka_code_named_is_one_of_the_library() -> None:
     }
     assert (policy._OF_TOPIC | policy._CONSEQUENCES) - known == set()
     assert policy._OF_TOPIC.isdisjoint(policy._CONSEQUENCES)
-
-
-def test_stored_error_is_one_line_without_secrets() -> None:
-    """N14."""
-    stored = stored_error("it\n said\0: sasl.password=geheim,\tat postgresql://u:geheim@h/d")
-    assert stored == "it said: sasl.password=***, at postgresql://u:***@h/d"
-
-
-@given(st.text(max_size=2000))
-def test_stored_error_is_short_and_fit_for_the_database(text: str) -> None:
-    stored = stored_error(text)
-    assert len(stored) <= MOST_ERROR_CHARACTERS
-    assert len(stored.splitlines()) <= 1
-    assert "\0" not in stored
-
-
-def test_shortened_error_ends_with_an_ellipsis() -> None:
-    assert stored_error("x" * 1000) == "x" * (MOST_ERROR_CHARACTERS - 1) + "…"
-    assert stored_error("x" * MOST_ERROR_CHARACTERS) == "x" * MOST_ERROR_CHARACTERS

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ferryman.runtime.redaction import MASK, is_secret, redact, redact_value
+from ferryman.runtime.redaction import MASK, MOST_ERROR_CHARACTERS, is_secret, redact, redact_value, stored_error
 
 
 @pytest.mark.parametrize(
@@ -108,3 +108,22 @@ def test_the_time_of_redaction_grows_with_the_length_alone(unit: str, first: str
     began = time.process_time()
     redact(first + unit * (200_000 // len(unit)))
     assert time.process_time() - began < 1
+
+
+def test_stored_error_is_one_line_without_secrets() -> None:
+    """N14."""
+    stored = stored_error("it\n said\0: sasl.password=geheim,\tat postgresql://u:geheim@h/d")
+    assert stored == "it said: sasl.password=***, at postgresql://u:***@h/d"
+
+
+@given(st.text(max_size=2000))
+def test_stored_error_is_short_and_fit_for_the_database(text: str) -> None:
+    stored = stored_error(text)
+    assert len(stored) <= MOST_ERROR_CHARACTERS
+    assert len(stored.splitlines()) <= 1
+    assert "\0" not in stored
+
+
+def test_shortened_error_ends_with_an_ellipsis() -> None:
+    assert stored_error("x" * 1000) == "x" * (MOST_ERROR_CHARACTERS - 1) + "…"
+    assert stored_error("x" * MOST_ERROR_CHARACTERS) == "x" * MOST_ERROR_CHARACTERS

@@ -1,0 +1,124 @@
+"""Builds the services that deliver the rows of described tables by a channel."""
+
+import json
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from ferryman.channels.http import http_channel
+from ferryman.channels.model import Channel, Post
+from ferryman.channels.sending import Sending
+from ferryman.relay.described.channel_way import ChannelWay
+from ferryman.relay.described.courier import Courier
+from ferryman.relay.described.rows import Claimed
+from ferryman.relay.described.service import DescribedOutbox, Hooks, source_of
+from ferryman.relay.service import DrainResult, JournalRelay
+from ferryman.relay.source import sources
+from ferryman.runtime.errors import Misconfigured
+from ferryman.runtime.life import Before, no_hook
+from ferryman.runtime.postgres import Connection
+from ferryman.runtime.settings import Settings
+from ferryman.runtime.settings_outbox import Outbox
+from ferryman.runtime.system import load
+
+# After a send has passed its deadline, so long may pass until its row is settled.
+_SETTLE_SECONDS = 15.0
+
+
+def described_service(name: str, settings: Settings) -> DescribedOutbox:
+    """Return the service of `[outbox.NAME]` alone, whatever the way by which its rows leave."""
+    if settings.outbox[name].channel != "kafka":
+        return courier(name, settings)
+    return next(each for each in JournalRelay(settings).described if each.outbox_name == name)
+
+
+def courier(name: str, settings: Settings, own: Courier | None = None, before: Before = no_hook) -> DescribedOutbox:
+    """Return the service of `[outbox.NAME]`, whose rows leave by a channel, with the functions of a courier if any."""
+    outbox = settings.outbox[name]
+    _check_times(name, outbox, settings)
+    source = source_of(name, outbox, sources(settings))
+    sending = Sending(
+        _channel(name, outbox, settings),
+        slots=outbox.slots,
+        each=outbox.slots_per_destination,
+        deadline_seconds=settings.http.timeout_seconds + 1,
+        name=name,
+    )
+    usual = Hooks(prepare=_Posts(outbox)) if outbox.channel == "http" else Hooks()
+    hooks = own.hooks(usual) if own else usual
+    return DescribedOutbox(name, outbox, source, ChannelWay(outbox, sending), before, name, hooks)
+
+
+def drain(service: DescribedOutbox, stopping: threading.Event) -> DrainResult:
+    """Send the rows of one outbox that are due now."""
+    began, total = time.monotonic(), DrainResult()
+    total.waiting = service.drain(stopping, total.add)
+    total.seconds = time.monotonic() - began
+    return total
+
+
+def courier_service(own: Courier, settings: Settings) -> DescribedOutbox:
+    """Return the service of a user's courier."""
+    if isinstance(own.outbox, str):
+        if own.outbox not in settings.outbox:
+            raise Misconfigured(
+                f"the courier {own.name} delivers the outbox {own.outbox}, which is not described",
+                setting=f"outbox.{own.outbox}", remedy="describe its table in ferryman.toml",
+            )  # fmt: skip
+        return courier(own.outbox, settings, own)
+    described = settings.model_copy(update={"outbox": {own.name: Outbox.model_validate(own.outbox)}})
+    return courier(own.name, described, own)
+
+
+def _channel(name: str, outbox: Outbox, settings: Settings) -> Channel:
+    if outbox.channel == "http":
+        return http_channel(settings.http, outbox.slots)
+    try:
+        channel: Channel = load(outbox.channel)()
+    except (ImportError, AttributeError, TypeError) as error:
+        raise Misconfigured(
+            f"cannot make a channel of {outbox.channel}: {error}", setting=f"outbox.{name}.channel",
+            remedy="name a class without arguments that has `async def send(self, item)`",
+        ) from error  # fmt: skip
+    return channel
+
+
+def _check_times(name: str, outbox: Outbox, settings: Settings) -> None:
+    """Refuse timeouts that are not compatible with a clean end, or with the lease."""
+    longest = settings.http.timeout_seconds
+    if longest >= settings.service.drain_seconds:
+        raise Misconfigured(
+            f"a send may take {longest:g} s, and the end of the process {settings.service.drain_seconds:g} s",
+            setting="http.timeout_seconds", remedy="keep it below service.drain_seconds",
+        )  # fmt: skip
+    needed = 2 * longest + _SETTLE_SECONDS  # a row may wait for one send, and is then sent itself
+    if outbox.lease.seconds < needed:
+        raise Misconfigured(
+            f"a lease of {outbox.lease.seconds:g} s does not cover two sends of {longest:g} s and a settle",
+            setting=f"outbox.{name}.lease.seconds",
+            remedy=f"set it to {needed:g} or more, or lower http.timeout_seconds",
+        )
+
+
+class _Posts:
+    """Makes the posts of an outbox without a courier: the row's payload, to the outbox's URL or its own."""
+
+    def __init__(self, outbox: Outbox) -> None:
+        self._url = outbox.url
+        self._secrets = tuple(secret.get_secret_value() for secret in outbox.secrets)
+        self._bearer = outbox.bearer.get_secret_value() if outbox.bearer else None
+
+    def __call__(self, _: Connection, rows: Sequence[Claimed]) -> Sequence[Any]:
+        return [
+            Post(
+                url=self._url or row.destination,
+                body=row.content,
+                id=row.id,
+                content_type=row.content_type or "application/octet-stream",
+                headers=json.loads(row.headers or "{}"),
+                secrets=self._secrets,
+                bearer=self._bearer,
+            )
+            for row in rows
+        ]

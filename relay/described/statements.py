@@ -1,0 +1,281 @@
+"""The statements of one described table: templates, with the table's columns and words put into them."""
+
+from collections.abc import Iterable
+from string import Formatter
+from typing import TypeAlias
+
+from psycopg.sql import SQL, Composable, Composed, Identifier, Literal
+
+from ferryman.relay.described.layout import Layout
+from ferryman.relay.policy import retries_of
+from ferryman.runtime.settings_outbox import Outbox
+
+IN_DOUBT = "claimed, and never settled: its relay ended, or took too long"
+"""The error of a row while it is being sent, so that it stays there when nobody settles the row."""
+IN_DOUBT_AGAIN = "claimed again, and not settled either: its relay ended, or took too long"
+"""The error of a row that was lost once, while it is being sent again."""
+GIVEN_UP = "given up: each time it was claimed its relay ended, or took too long"
+
+# The longest list of waits that a statement holds: by then a wait has long reached its cap.
+_MOST_WAITS = 80
+
+_CLAIM = """\
+-- outbox.claim
+WITH due AS (
+    SELECT t.{id} AS id, t.{error}::text AS error, t.{status}::text AS status, t.{lease} AS lease
+    FROM {table} t
+    WHERE {which} AND {left}{turn}{avoided}
+    ORDER BY {order}
+    LIMIT %(most)s
+    FOR UPDATE OF t SKIP LOCKED
+){logged}
+UPDATE {table} t SET {set_claimed}
+FROM due
+WHERE t.{id} = due.id
+RETURNING {claimed_row}
+"""
+
+# Each destination gives at most its room, however many rows wait behind it. PostgreSQL walks from one destination to
+# the next by an index on (destination, order), and reads none of the rows that it passes over.
+_CLAIM_FAIR = """\
+-- outbox.claim_fair
+WITH RECURSIVE places (place, number) AS (
+    (SELECT t.{destination}, 1 FROM {table} t
+     WHERE {is_pending} AND (%(after)s::text IS NULL OR t.{destination} > %(after)s::text::{destination_type})
+     ORDER BY t.{destination} LIMIT 1)
+    UNION ALL
+    SELECT (SELECT t.{destination} FROM {table} t WHERE {is_pending} AND t.{destination} > p.place
+            ORDER BY t.{destination} LIMIT 1), p.number + 1
+    FROM places p WHERE p.place IS NOT NULL AND p.number < %(places)s
+), due AS (
+    SELECT head.*, p.number FROM places p
+    LEFT JOIN unnest(%(busy)s::text[]::{destination_type}[], %(in_flight)s::integer[]) b (place, rows)
+        ON b.place = p.place
+    CROSS JOIN LATERAL (
+        SELECT t.{id} AS id, t.{error}::text AS error, t.{status}::text AS status, t.{lease} AS lease
+        FROM {table} t
+        WHERE t.{destination} = p.place AND {which} AND {left}{turn}
+        ORDER BY {order}
+        LIMIT greatest(%(each)s - coalesce(b.rows, 0), 0)
+        FOR UPDATE OF t SKIP LOCKED
+    ) head
+    WHERE p.place IS NOT NULL AND p.place <> ALL (%(avoided)s::text[]::{destination_type}[])
+    LIMIT %(most)s
+), claimed AS (
+    UPDATE {table} t SET {set_claimed}
+    FROM due
+    WHERE t.{id} = due.id
+    RETURNING {claimed_row}
+)
+SELECT p.place::text, walk.many, claimed.*
+FROM (SELECT count(place) FROM places) walk (many)
+JOIN places p ON p.number = CASE WHEN (SELECT count(*) FROM due) < %(most)s THEN walk.many
+                                 ELSE (SELECT max(number) FROM due) END
+LEFT JOIN claimed ON true
+"""
+
+_SET_CLAIMED = """\
+{set_status}{set_touched}{attempts} = coalesce(t.{attempts}, 0) + 1, {lease} = clock_timestamp(), {error} = {mark}"""
+
+_CLAIMED_ROW = """due.id::text, {row_destination}, {row_key}, {row_type}, {row_payload}, {row_headers},
+          {row_content_type},
+          greatest(least(extract(epoch FROM {created}::timestamptz) * 1000000, 9e18), -9e18)::bigint,
+          t.{attempts}, t.{lease}, due.error, due.status"""
+
+# The attempt that was lost began with its lease.
+_LOGGED_LOSSES = """, logged AS (
+    INSERT INTO ferryman.outbox_attempt (outbox, row_id, began_at, outcome)
+    SELECT {name}, due.id::text, due.lease, 'lost' FROM due WHERE due.lease IS NOT NULL
+    ON CONFLICT DO NOTHING
+)"""
+
+_SETTLE = """\
+-- outbox.settle
+WITH n AS (
+    SELECT * FROM unnest(
+        %(ids)s::text[]::{id_type}[], %(claimed_ats)s::{lease_type}[], %(statuses)s::text[], %(backs)s::integer[],
+        %(errors)s::text[], %(dones)s::boolean[], %(waits)s::float8[], %(references)s::text[]{logged_columns})
+    n (id, claimed_at, status, back, error, done, wait_seconds, reference{logged_names})
+){logged}
+UPDATE {table} t
+SET {set_next}{set_done}{set_reference}{set_touched}{status} = n.status::{status_type},
+    {attempts} = greatest(t.{attempts} - n.back, 0), {error} = n.error::{error_type}
+FROM n
+WHERE t.{id} = n.id AND t.{status} NOT IN ({terminal}) AND (n.done OR t.{lease} = n.claimed_at)
+RETURNING t.{id}::text
+"""
+
+_ATTEMPTS = """, logged AS (
+    INSERT INTO ferryman.outbox_attempt (outbox, row_id, began_at, outcome, code, error, reference, excerpt, content)
+    SELECT {name}, n.id::text, n.claimed_at, n.outcome, n.code, n.error, n.reference, n.excerpt, n.content
+    FROM n WHERE n.outcome <> 'released'
+    ON CONFLICT DO NOTHING
+)"""
+_LOGGED = {
+    "logged": _ATTEMPTS,
+    "logged_columns": ",\n        %(outcomes)s::text[], %(codes)s::text[], %(excerpts)s::text[], %(contents)s::text[]",
+    "logged_names": ", outcome, code, excerpt, content",
+}
+_NOT_LOGGED = {"logged": "", "logged_columns": "", "logged_names": ""}
+
+# Rows that ended their relay as often as a row may be tried.
+_BURY = """\
+-- outbox.bury
+WITH due AS (
+    SELECT t.{id} AS id, t.{error}::text AS error, t.{status}::text AS status, t.{lease} AS lease
+    FROM {table} t
+    WHERE {lost} AND NOT {left}
+    LIMIT %(most)s
+    FOR UPDATE OF t SKIP LOCKED
+){logged}
+UPDATE {table} t SET {set_touched}{status} = {given_up}, {error} = {words}
+FROM due
+WHERE t.{id} = due.id
+RETURNING {claimed_row}
+"""
+
+_BACKLOG = """\
+-- outbox.described_backlog
+SELECT {row_label}, count(*) FILTER (WHERE {alive} AND coalesce(t.{attempts}, 0) = 0),
+       extract(epoch FROM clock_timestamp() - min({created}) FILTER (WHERE {alive}))::float8,
+       count(*) FILTER (WHERE {alive} AND t.{attempts} > 0), 0, count(*) FILTER (WHERE NOT {alive})
+FROM {table} t WHERE t.{status} IN ({unfinished}) GROUP BY 1
+"""
+
+# No earlier row of the key waits or is being sent, by this relay or another.
+_EARLIER = """ AND NOT EXISTS (SELECT FROM {table} e WHERE e.{key} = t.{key} AND {alive}
+                    AND (e.{created_at}, e.{id}) < (t.{created_at}, t.{id}))"""
+
+Parts: TypeAlias = dict[str, str | Composable]
+"""Parts of the statements by name. A text is a template itself, which names other parts in braces."""
+
+
+def compiled(name: str, outbox: Outbox, layout: Layout) -> dict[str, Composed]:
+    """Return the statements by name.
+
+    `claim_lost` takes over rows that another process claimed and did not settle, and `claim_twice_lost` those that were
+    lost twice running. There is no `claim_fair` without a destination in the row.
+    """
+    parts = _parts(name, outbox, layout)
+    logs = outbox.channel != "kafka"
+    lost: Parts = {**parts, "turn": "", "mark": "{in_doubt_again}", "logged": _LOGGED_LOSSES if logs else ""}
+    templates = {
+        "claim": (_CLAIM, parts),
+        "claim_lost": (_CLAIM, {**lost, "which": "{lost} AND {row}.{error} IS DISTINCT FROM {in_doubt_again}"}),
+        "claim_twice_lost": (
+            _CLAIM,
+            {**lost, "which": "{lost} AND {row}.{error} IS NOT DISTINCT FROM {in_doubt_again}"},
+        ),
+        "settle": (_SETTLE, {**parts, **(_LOGGED if logs else _NOT_LOGGED)}),
+        "bury": (_BURY, lost),
+        "backlog": (_BACKLOG, parts),
+    }
+    if layout.has("destination"):
+        templates["claim_fair"] = (_CLAIM_FAIR, parts)
+    return {each: _put(template, named) for each, (template, named) in templates.items()}
+
+
+def _parts(name: str, outbox: Outbox, layout: Layout) -> Parts:
+    """Return everything that the templates name in braces: a text is a template itself."""
+    words, retries = outbox.words, retries_of(outbox.retry)
+    most_waits = min(retries.limit or _MOST_WAITS, _MOST_WAITS)
+    columns = {role: Identifier(column) for role, column in layout.columns.items()}
+    types = {f"{role}_type": SQL(kind) for role, kind in layout.types.items()}
+    literals = {
+        "row": Identifier("t"),
+        "table": Identifier(*layout.table),
+        "name": Literal(name),
+        "limit": Literal(outbox.retry.limit),
+        "lease_seconds": Literal(outbox.lease.seconds),
+        "in_doubt_words": Literal(IN_DOUBT),
+        "in_doubt_again_words": Literal(IN_DOUBT_AGAIN),
+        "given_up_words": Literal(GIVEN_UP),
+        "waits": Literal([retries.backoff.delay_seconds(n + 1) for n in range(most_waits)]),
+        "given_up": Literal(words.dead or words.pending[-1]),
+        "claimed": Literal(words.claimed),
+        "pending": _words(words.pending),
+        "terminal": _words([words.done, words.dead]),
+        "unfinished": _words([*words.pending, words.claimed, words.dead]),
+    }
+    conditions = {
+        "in_doubt": "{in_doubt_words}::{error_type}",  # which cuts it off where there is little room
+        "in_doubt_again": "{in_doubt_again_words}::{error_type}",
+        "mark": "{in_doubt}",
+        "words": "{given_up_words}::{error_type}",
+        "which": "{is_pending} AND {is_due}",
+        "left": "coalesce({row}.{attempts}, 0) < {limit}" if outbox.retry.limit else "true",
+        "alive": "({row}.{status} NOT IN ({terminal}) AND ({left} OR {in_flight}))",
+        "lost": "{in_flight} AND (t.{lease} IS NULL OR t.{lease} + make_interval(secs => {lease_seconds}) <= now())",
+        "claimed_row": _CLAIMED_ROW,
+        "set_claimed": _SET_CLAIMED,
+        "set_touched": "{updated_at} = clock_timestamp(), " if layout.has("updated_at") else "",
+        "logged": "",
+    }
+    parts: Parts = {**columns, **types, **literals, **conditions, **_states(words.claimed), **_content(outbox, layout)}
+    earlier = _put(_EARLIER, parts | {"row": Identifier("e")}) if outbox.order == "key" else ""
+    return parts | {"turn": earlier}
+
+
+def _states(claimed: str | None) -> Parts:
+    """Return the conditions on a row's state. A row being sent has a status word of its own, or else an error."""
+    if claimed is not None:
+        return {
+            "is_pending": "{row}.{status} IN ({pending})",
+            "in_flight": "{row}.{status} = {claimed}",
+            "set_status": "{status} = {claimed}, ",
+        }
+    sent = "({row}.{error} IS NOT DISTINCT FROM {in_doubt} OR {row}.{error} IS NOT DISTINCT FROM {in_doubt_again})"
+    return {
+        "is_pending": f"{{row}}.{{status}} IN ({{pending}}) AND NOT {sent}",
+        "in_flight": f"({{row}}.{{status}} IN ({{pending}}) AND {sent})",
+        "set_status": "",
+    }
+
+
+def _content(outbox: Outbox, layout: Layout) -> Parts:
+    """Return what depends on the table's columns: a message's parts, when a row is due, what settling sets."""
+    has, kind = layout.has, layout.types.get("payload", "")
+    destination = "topic" if outbox.channel == "kafka" else "destination"
+    by_time = "(t.{next_attempt_at} IS NULL OR t.{next_attempt_at} <= now())"
+    by_lease = (
+        "(t.{lease} IS NULL OR coalesce(t.{attempts}, 0) < 1 OR t.{lease} + make_interval(secs => "
+        "({waits}::float8[])[least(t.{attempts}, cardinality({waits}::float8[]))]) <= now())"
+    )
+    media = "application/json" if kind.startswith("json") else None if kind == "bytea" else "text/plain; charset=utf-8"
+    payload = "t.{payload}" if kind == "bytea" else "convert_to(t.{payload}::text, 'UTF8')"
+    done = "{done_at} = CASE WHEN n.done THEN clock_timestamp() ELSE t.{done_at} END,\n    "
+    next_attempt = (
+        "{next_attempt_at} = CASE WHEN n.wait_seconds IS NULL THEN t.{next_attempt_at} "
+        "ELSE clock_timestamp() + make_interval(secs => n.wait_seconds) END,\n    "
+    )
+    row_destination = f"t.{{{destination}}}::text" if has(destination) else Literal(outbox.topic or outbox.url)
+    return {
+        "row_destination": row_destination,
+        "row_label": row_destination if destination == "topic" else Literal(outbox.channel),
+        "row_key": "t.{key}::text" if has("key") else "NULL",
+        "row_type": "t.{type}::text" if has("type") else Literal(outbox.type),
+        "row_payload": payload if has("payload") else "NULL::bytea",
+        "row_headers": "t.{headers}::text" if has("headers") else "NULL",
+        "row_content_type": "t.{content_type}::text" if has("content_type") else Literal(media),
+        "is_due": by_time if has("next_attempt_at") else by_lease,
+        "avoided": f" AND t.{{{destination}}} <> ALL (%(avoided)s::text[]::{{{destination}_type}}[])"
+        if has(destination) else "",
+        "created": "t.{created_at}" if has("created_at") else "t.{lease}",
+        "order": "t.{created_at}, t.{id}" if has("created_at") else "t.{id}",
+        "set_done": done if has("done_at") else "",
+        "set_next": next_attempt if has("next_attempt_at") else "",
+        "set_reference": "{reference} = coalesce(n.reference::{reference_type}, t.{reference}), "
+        if has("reference") else "",
+    }  # fmt: skip
+
+
+def _words(words: Iterable[str | None]) -> Composed:
+    return SQL(", ").join(Literal(word) for word in words if word is not None)
+
+
+def _put(template: str, parts: Parts) -> Composed:
+    """Put the parts that a template names into it, and the parts that they name into them."""
+    named = {name: parts[name] for _, name, _, _ in Formatter().parse(template) if name}
+    return SQL(template).format(
+        **{name: _put(part, parts) if isinstance(part, str) else part for name, part in named.items()}
+    )

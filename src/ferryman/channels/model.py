@@ -1,0 +1,42 @@
+"""The things that are sent, and the interface of a channel."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from ferryman.channels.outcome import Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Post:
+    """An HTTP request with the method POST. Its `repr` shows no body, no secret and no part of the URL that may be one.
+
+    `id` becomes the header `webhook-id`: the receiver finds duplicates by it. A courier fills in the row's id. Every
+    secret signs the request (Standard Webhooks); a secret is `whsec_` and base64, or any other text as it is. `bearer`
+    becomes the header `Authorization`.
+    """
+
+    url: str = field(repr=False)
+    body: bytes = field(repr=False)
+    id: str = ""
+    content_type: str = "application/json"
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    secrets: tuple[str, ...] = field(default=(), repr=False)
+    bearer: str | None = field(default=None, repr=False)
+
+
+class Channel(Protocol):
+    """A way to send one item. All methods run in the event loop of `Sending`; many sends run at once.
+
+    `send` answers with an outcome. What it raises is a bug: the item is tried again, and the log has the traceback.
+    It must not block, and should end before the deadline, when it is cancelled.
+    """
+
+    async def open(self) -> None:
+        """Make ready for sends. An error ends the start of the process."""
+
+    async def send(self, item: Any) -> Outcome:
+        """Send one item once, and return what became of it."""
+
+    async def close(self) -> None:
+        """Give up what `open` made, after the last send."""

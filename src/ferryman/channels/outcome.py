@@ -1,0 +1,127 @@
+"""The outcomes of a send as values, and the codes of what can go wrong.
+
+    Delivered     the destination has it
+    Retry         it failed, and may succeed later
+    Rejected      it cannot succeed as it is
+    Unknown       it may have arrived
+    Unavailable   the destination takes nothing now, whatever is sent
+
+Match them exhaustively. The words of an error may be stored and shown to the row's owner: they hold no secret and no
+address of our own network. A code is a label of metrics: a fixed list, and never a destination.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeAlias
+
+
+class Code(StrEnum):
+    """The reasons why something was not delivered. The text after each is its meaning for people."""
+
+    # The item cannot be sent as it is.
+    URL_INVALID = "URL_INVALID"
+    """The URL is not http or https, has no host, or holds a user or a password."""
+    ID_INVALID = "ID_INVALID"
+    """The id cannot be signed: it is empty, too long, or has a dot, a space or a character that is not ASCII."""
+    HEADER_INVALID = "HEADER_INVALID"
+    """A header cannot be sent, or belongs to the channel."""
+    SECRET_INVALID = "SECRET_INVALID"  # noqa: S105 - the name of a reason
+    """A secret is empty or is not valid base64, or a bearer token cannot be a header."""
+    BODY_TOO_LARGE = "BODY_TOO_LARGE"
+    """The body is larger than `http.max_body_bytes`."""
+
+    # There was no answer.
+    NAME_NOT_RESOLVED = "NAME_NOT_RESOLVED"
+    """DNS knows no address of the host."""
+    ADDRESS_NOT_ALLOWED = "ADDRESS_NOT_ALLOWED"
+    """Every address of the host is one that requests may not go to: see `http.allow`."""
+    CONNECTION_FAILED = "CONNECTION_FAILED"
+    """No connection could be made."""
+    CONNECTION_TIMED_OUT = "CONNECTION_TIMED_OUT"
+    """No connection was made within `http.connect_timeout_seconds`."""
+    TLS_FAILED = "TLS_FAILED"
+    """The certificate is not valid, or no encryption could be agreed on."""
+    CONNECTION_LOST = "CONNECTION_LOST"
+    """The connection was closed before there was an answer."""
+    TIMED_OUT = "TIMED_OUT"
+    """There was no answer within `http.timeout_seconds`."""
+    ANSWER_INVALID = "ANSWER_INVALID"
+    """The answer is not HTTP, or has too many or too long headers."""
+
+    # There was an answer.
+    REDIRECTED = "REDIRECTED"
+    """3xx: redirects are not followed."""
+    NOT_AUTHORIZED = "NOT_AUTHORIZED"
+    """401, 403 or 407: the secret or the token is not accepted."""
+    NOT_FOUND = "NOT_FOUND"
+    """404: there is nothing at this URL."""
+    GONE = "GONE"
+    """410: the receiver wants no more."""
+    REFUSED = "REFUSED"
+    """Any other answer that says that the request cannot succeed."""
+    ANSWER_RETRY = "ANSWER_RETRY"
+    """408 or 425: the receiver asks for another attempt."""
+    RATE_LIMITED = "RATE_LIMITED"
+    """429: too many requests."""
+    SERVER_FAILED = "SERVER_FAILED"
+    """5xx: the receiver failed."""
+
+    # The send itself went wrong.
+    DEADLINE_PASSED = "DEADLINE_PASSED"
+    """The channel gave no outcome within its deadline, so the item may have arrived."""
+    CHANNEL_BUG = "CHANNEL_BUG"
+    """The channel raised an error, or answered with something that is not an outcome: the log has the traceback."""
+    WORKER_LOST = "WORKER_LOST"
+    """Too many processes died while they had the row."""
+    OTHER = "OTHER"
+    """A reason that only the channel knows: the error names it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """The destination has the item. `reference` is its name there, `excerpt` the beginning of what it answered."""
+
+    reference: str | None = None
+    excerpt: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """The item failed and may succeed later, after so many seconds if the destination said so."""
+
+    error: str
+    code: Code = Code.OTHER
+    after_seconds: float | None = None
+    excerpt: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """The item cannot succeed as it is."""
+
+    error: str
+    code: Code = Code.OTHER
+    excerpt: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """The item may have arrived."""
+
+    error: str
+    code: Code = Code.OTHER
+    excerpt: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Unavailable:
+    """The destination takes nothing now, whatever is sent; the item itself did not fail."""
+
+    error: str
+    code: Code = Code.OTHER
+    after_seconds: float | None = None
+    excerpt: str | None = None
+
+
+Outcome: TypeAlias = Delivered | Retry | Rejected | Unknown | Unavailable
+"""The result of one send."""
