@@ -131,7 +131,8 @@ class HttpChannel:
     ) -> None:
         """Send the request and read the beginning of the answer. A connection that is not kept is aborted.
 
-        To close it would wait for a server that does not read, or does not answer the end of TLS.
+        To close it would wait for a server that does not read, or does not answer the end of TLS. aiohttp closes one
+        itself if the answer came before all of the request was sent.
         """
         data = body if len(body) <= _LARGE_BYTES else io.BytesIO(body)
         done, connects.transport = False, None
@@ -139,8 +140,9 @@ class HttpChannel:
             async with session.post(request.url, data=data, headers=request.headers, allow_redirects=False) as response:
                 done = await _read(response, seen)
         finally:
-            if connects.transport is not None and not (done and session is self._kept):
-                connects.transport.abort()
+            transport = connects.transport
+            if transport is not None and (transport.is_closing() or not (done and session is self._kept)):
+                transport.abort()
 
     def _unanswered(self, error: Exception, post: Post, request: HttpRequest, connects: Connects) -> Outcome:
         if connects.refused:
