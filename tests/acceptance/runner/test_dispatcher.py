@@ -78,8 +78,9 @@ def test_runner_downtime_does_not_lose_events(
 def test_concurrent_dispatchers_do_not_double_send_the_same_event(
     ferryman: Launcher, environment: Environment, ferryman_db: Connection, receiver: Receiver
 ) -> None:
-    events = [str(enqueue(ferryman_db, "file.uploaded", f"file-{n}", {})) for n in range(200)]
     running = [ferryman.start("run", "runner", env=environment) for _ in range(2)]
+    poll_until(lambda: all('"started"' in each.stderr for each in running), "start of both")
+    events = [str(enqueue(ferryman_db, "file.uploaded", f"file-{n}", {})) for n in range(200)]
     poll_until(lambda: statuses(ferryman_db) == {"DELIVERED": 200}, "delivery")
     assert Counter(each.headers["webhook-id"] for each in receiver.requests) == Counter(events)
     for each in running:
