@@ -50,8 +50,8 @@ _PROBE_SECONDS = 0.5
 _PROBE_AGAIN_SECONDS = 1.0
 _LOG_AGAIN_SECONDS = 30.0
 _RETURNING_SECONDS = 30.0
-_DRAIN_SECONDS = 1.0
-"""The longest that what was fetched is thrown away before a close: an assignment may wait behind it."""
+_LEAVE_SECONDS = 5.0
+"""The longest that a leave waits for a rebalance to end. The other members hear of one by a heartbeat, each 3 s."""
 
 
 @dataclass(slots=True)
@@ -107,7 +107,7 @@ class GroupMember:
         """Leave the group."""
         if self._client is not None:
             self._closing = True
-            leave(self._client)
+            leave(self._client, static=self.instance is not None)
             self._client = None
 
     def take(self, most: int, seconds: float, gather_seconds: float = 0.0) -> list[Record]:
@@ -351,15 +351,20 @@ def group_client(settings: Kafka, group: str, **ours: Any) -> Client:
         raise translate(error) from error
 
 
-def leave(client: Client) -> None:
-    """Close a client that may have joined a group, once it has served what came of the group's rebalances.
+def leave(client: Client, *, static: bool = False) -> None:
+    """Leave the group, and close the client. A static member stays: it will be back.
 
-    librdkafka's `close` hangs for ever, with the interpreter's lock, if an assignment comes only then and its callback
-    asks the group for anything: such callbacks must only assign, or only unassign.
+    librdkafka's `close` says nothing to the group if the member has no partition at that moment, and the next rebalance
+    then waits for it until its session ends; `unsubscribe` does say it, once a rebalance in progress has ended. And
+    `close` hangs for ever, with the interpreter's lock, if an assignment comes only then and its callback asks the
+    group for anything: such callbacks must only assign, or only unassign.
     """
-    until = time.monotonic() + _DRAIN_SECONDS
-    while client.poll(0) is not None and time.monotonic() < until:
-        pass
+    until = time.monotonic() + _LEAVE_SECONDS
+    with suppress(KafkaException):  # of a client that has failed
+        if not static:
+            client.unsubscribe()
+        while (client.poll(0) is not None or (not static and client.memberid())) and time.monotonic() < until:
+            client.poll(0.02)
     client.close()
 
 

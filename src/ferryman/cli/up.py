@@ -27,8 +27,9 @@ def command(context: click.Context, /, systems: Sequence[str], program: tuple[st
     """Bring up PostgreSQL (migrated), Kafka and a schema registry on this machine, until Ctrl-C.
 
     Their data is temporary and goes away with them. The database has the engine's tables, and those of the systems that
-    --for names. With a PROGRAM, it runs with the servers in its environment, and they go away when it ends; your
-    ferryman.toml counts for it, except for the databases and the brokers that it names:
+    --for names. The URL is that of the database's owner, so that your own migrations can run: give each process a login
+    with its roles where it matters. With a PROGRAM, it runs with the servers in its environment, and they go away when
+    it ends; your ferryman.toml counts for it, except for the databases and the brokers that it names:
 
     \b
       ferryman up --embedded

@@ -1,6 +1,7 @@
 """A consumer's service in this process: its group, offsets, lag, and failures of Kafka's client."""
 
 import re
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from typing import Any, cast
@@ -8,7 +9,7 @@ from typing import Any, cast
 import psycopg
 import pytest
 from confluent_kafka import Consumer as Client
-from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka import ConsumerGroupState, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 from psycopg import conninfo
@@ -183,6 +184,34 @@ def test_a_partition_that_was_paused_when_revoked_is_fetched_when_it_returns(fer
         assert first.came == moved, "what was not taken away is held as before"
         first.member.hold(())
         first.until(lambda: len(first.came) == 3)
+
+
+@pytest.mark.parametrize("settled", [True, False])
+def test_a_member_without_partitions_leaves_the_group_at_once(ferryman_kafka: str, settled: bool) -> None:
+    """N10: the next rebalance would wait for it until its session ends. Here it owns nothing, or is still joining."""
+    topic = create(ferryman_kafka)
+    settings = Kafka.model_validate({"bootstrap_servers": ferryman_kafka, "heartbeat.interval.ms": "300"})
+    admin = AdminClient({"bootstrap.servers": ferryman_kafka})
+    first, idle, third = (Reader(settings, topic) for _ in range(3))
+
+    def members(state: ConsumerGroupState) -> int:
+        found = admin.describe_consumer_groups([f"held-{topic}"])[f"held-{topic}"].result(10)
+        return len(found.members) if found.state == state else 0
+
+    with closing(first.member), closing(idle.member), closing(third.member):
+        first.member.open()
+        first.until(lambda: len(first.owned) == 1)
+        idle.member.open()
+        if settled:
+            first.until(lambda: members(ConsumerGroupState.STABLE) == 2, idle)
+        else:
+            idle.until(lambda: members(ConsumerGroupState.PREPARING_REBALANCING) == 2)
+        owner, idle = (first, idle) if first.owned else (idle, first)
+        idle.member.close()
+        began = time.monotonic()
+        third.member.open()
+        owner.until(lambda: members(ConsumerGroupState.STABLE) == 2, third)
+        assert time.monotonic() - began < 10
 
 
 class Reader:

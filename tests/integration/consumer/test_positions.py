@@ -184,6 +184,47 @@ def test_running_at_most_once_goes_on_when_its_database_is_put_back(
     assert not [each for each in logs if each["event"] == "vanished"]
 
 
+def test_members_that_rebalance_while_their_database_is_put_back_lose_nothing(
+    ferryman_kafka: str, ferryman_database_url: str, ferryman_db: Database
+) -> None:
+    """N1, N9: the partition's next owner goes back, whoever handled what the database has lost."""
+    group, sent = Group(ferryman_kafka, ferryman_database_url), 0
+
+    def send() -> None:
+        nonlocal sent
+        for partition in range(3):
+            group.send(10, partition)
+        sent += 30
+
+    def handled() -> None:
+        poll_until(lambda: verdicts(ferryman_db) == sent, f"verdicts on all {sent} messages", 30)
+
+    def two() -> bool:
+        return bool(ferryman_db.execute(f"SELECT count(*) = 2 {SESSIONS}").fetchall()[0][0])
+
+    send()
+    with group.running():
+        handled()
+        with restored(ferryman_db):
+            send()
+            handled()
+            send()
+            joins = group.running()
+            joins.__enter__()
+        try:
+            poll_until(two, "the second member", 20)
+            send()
+            handled()
+            with restored(ferryman_db):
+                send()
+                handled()
+        finally:
+            joins.__exit__(None, None, None)  # its partitions go back to the first, which has not seen their messages
+        send()
+        handled()
+    assert positions(ferryman_db) == [sent // 3] * 3
+
+
 def test_quiet_topic_made_anew_is_said_once(
     ferryman_kafka: str, ferryman_database_url: str, ferryman_db: Database
 ) -> None:
