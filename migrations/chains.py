@@ -48,6 +48,10 @@ _RECORD = """\
 DELETE FROM {table};
 INSERT INTO {table} (version_num) VALUES ('{revision}');
 """
+_UNREADABLE = f"""\
+-- migrations.unreadable
+SELECT o FROM unnest(%s::text[]) o WHERE NOT has_table_privilege(to_regclass('{SCHEMA}.version_' || o), 'SELECT')
+"""  # noqa: S608 - only our own name is put in
 _PUBLIC = """\
 EXISTS (SELECT FROM pg_database d CROSS JOIN aclexplode(coalesce(d.datacl, acldefault('d', d.datdba))) a
         WHERE d.datname = current_database() AND a.grantee = 0 AND a.privilege_type = 'CONNECT')"""
@@ -107,6 +111,11 @@ def head(owner: str) -> str:
 def level(connection: Connection, wanted: Iterable[str]) -> dict[str, str | None]:
     """Return the revision of each chain in this database, None for a chain that was never migrated."""
     return {owner: _revision(connection, owner) for owner in wanted}
+
+
+def unreadable(connection: Connection, wanted: Iterable[str]) -> list[str]:
+    """Return the chains that stand in this database and whose level this login may not read: they are not its own."""
+    return [owner for (owner,) in connection.execute(_UNREADABLE, (list(wanted),)).fetchall()]
 
 
 def check(connection: Connection, wanted: Sequence[str] = (ENGINE,)) -> None:

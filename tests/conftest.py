@@ -1,6 +1,7 @@
 """The fixtures of several rooms. The rules of all tests are a plugin, so that they can be tested themselves."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -32,3 +33,13 @@ def desk(ferryman_db: "psycopg.Connection[Any]") -> "Iterator[Desk]":
 
     yield Desk(ferryman_db, use_schemas())
     active.forget()
+
+
+@pytest.fixture
+def toys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Add a system in a folder of its own, with a chain of its own, beside ours."""
+    from support.toybox import with_toys
+
+    (tmp_path / "chains").mkdir()
+    with with_toys(tmp_path / "chains", monkeypatch):
+        yield

@@ -13,7 +13,6 @@ SYSTEM = System(
         )
     },
     routes="ferryman.services.payments.api:router",
-    scopes=("payments:write", "payments:read", "internal:results"),
     machines=("ferryman.services.payments.rules:MACHINE",),
     outboxes="ferryman.services.payments.payments_settings:outboxes",
     databases={"wallet": "payments.wallet_database_url"},

@@ -8,26 +8,23 @@ from uuid import UUID
 from fastapi import APIRouter, HTTPException, Query, Response
 from fastapi import Request as Asked
 
+from ferryman.routes import Door, wrong
 from ferryman.services.payments import requests, service, store
 from ferryman.services.payments.bodies import (
-    BadCursor,
     NewPayment,
     PaymentsPage,
     PaymentsQuery,
     PaymentView,
     Result,
-    page,
+    paged,
     shown,
 )
 
 WRITE, READ, RESULTS = "payments:write", "payments:read", "internal:results"
 
 
-def router(door: Any, settings: Any) -> APIRouter:
-    """Return the routes, each with its scope. They are plain functions: the framework runs them in threads.
-
-    `door` is the API's: it opens transactions, requires scopes and documents errors.
-    """
+def router(door: Door, settings: Any) -> APIRouter:
+    """Return the routes, each with its scope. They are plain functions: the framework runs them in threads."""
     rules = service.rules_of(settings)
     engine = service.sagas(rules)
     made = APIRouter(tags=["payments"])
@@ -61,11 +58,10 @@ def router(door: Any, settings: Any) -> APIRouter:
         responses=door.responses(400),
     )  # fmt: skip
     def look_through(wanted: Annotated[PaymentsQuery, Query()]) -> PaymentsPage:
-        with _refusing():
-            filters = wanted.filters
+        filters = wanted.filters
         with door.transaction() as db:
             found = store.listed(db, wanted.limit + 1, **filters)
-        return page(found, wanted.limit)
+        return paged(found, wanted.limit)
 
     @made.put(
         "/internal/requests/{uuid}", dependencies=[door.require(RESULTS)], tags=["internal"],
@@ -81,7 +77,7 @@ def router(door: Any, settings: Any) -> APIRouter:
 
 @contextmanager
 def _refusing() -> Iterator[None]:
-    """Answer conflicts with the recorded payment, archived payments and wrong cursors as problems."""
+    """Answer conflicts with the recorded payment and archived payments as problems."""
     try:
         yield
     except (requests.AnotherRequest, service.NotBelieved) as error:
@@ -89,11 +85,7 @@ def _refusing() -> Iterator[None]:
     except store.Archived as error:
         raise HTTPException(410, error.message) from error
     except requests.NotFulfilled as error:
-        errors = [{"field": "fulfil", "problem": error.message}]
-        raise HTTPException(422, {"detail": "the literal mode has no fulfilment", "errors": errors}) from error
-    except BadCursor as error:
-        errors = [{"field": "after", "problem": str(error)}]
-        raise HTTPException(400, {"detail": "the cursor cannot be read", "errors": errors}) from error
+        raise wrong(422, "the literal mode has no fulfilment", {"fulfil": error.message}) from error
 
 
 def _missing(db: store.Connection, uuid: UUID) -> NoReturn:

@@ -1,25 +1,12 @@
 """The bodies of the API: requests and answers. Fields that are not named here are refused."""
 
-import base64
-import binascii
-import json
-import re
-from datetime import UTC, datetime
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
-from pydantic import (
-    AfterValidator,
-    AwareDatetime,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    StrictBool,
-    StrictInt,
-    StrictStr,
-)
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr
 
+from ferryman.routes import STORABLE, After, Body, Instant, Limit, Moment, page, read_cursor
 from ferryman.services.payments.store import LONGEST_REFERENCE, MOST_AMOUNT, RecordedPayment, Request
 
 Status = Literal["PENDING", "SUCCEEDED", "FAILED"]
@@ -27,44 +14,14 @@ Status = Literal["PENDING", "SUCCEEDED", "FAILED"]
 Reason = Literal["INSUFFICIENT_FUNDS", "NO_WALLET", "WRONG_CURRENCY", "INVALID_AMOUNT", "UNKNOWN"]
 
 
-def _without_nul(text: str) -> str:
-    if "\0" in text:
-        raise ValueError("a null character cannot be stored")
-    return text
-
-
-def _written(pattern: str, words: str) -> BeforeValidator:
-    """Refuse what pydantic would understand beyond one way to write a value: `since=0`, `limit=1_0`."""
-
-    def check(given: str) -> str:
-        if not re.match(pattern, given, re.ASCII):
-            raise ValueError(words)
-        return given
-
-    return BeforeValidator(check)
-
-
 Amount = Annotated[
     StrictInt, Field(ge=1, le=MOST_AMOUNT, description="In the currency's smallest unit, a whole number.")
 ]
 Currency = Annotated[StrictStr, Field(pattern="^[A-Z]{3}$", description="ISO 4217, three capital letters.")]
-Reference = Annotated[
-    StrictStr, Field(max_length=LONGEST_REFERENCE, description="The client's own words."), AfterValidator(_without_nul)
-]
-Moment = Annotated[AwareDatetime, _written(r"\d{4}-\d\d-\d\dT\d\d:", "write a time as 2026-05-04T10:00:00Z")]
-Limit = Annotated[int, Field(ge=1, le=500), _written(r"\d{1,3}$", "write a whole number from 1 to 500")]
-Instant = Annotated[datetime, AfterValidator(lambda when: when.astimezone(UTC))]
+Reference = Annotated[StrictStr, Field(max_length=LONGEST_REFERENCE, description="The client's own words."), STORABLE]
 
 
-class BadCursor(ValueError):
-    """A cursor that is not the `next` of a page."""
-
-
-class _Body(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class NewPayment(_Body):
+class NewPayment(Body):
     """A payment as its client requests it."""
 
     uuid: UUID = Field(description="Chosen by the client. The same uuid with the same body is the same payment.")
@@ -103,7 +60,7 @@ class PaymentsPage(BaseModel):
     next: str | None = Field(description="Send it as `after` for the next page; null on the last page.")
 
 
-class Result(_Body):
+class Result(Body):
     """The result of a payment, as the wallet reports it."""
 
     status: Literal["SUCCEEDED", "FAILED"]
@@ -113,7 +70,7 @@ class Result(_Body):
     currency: Currency | None = None
 
 
-class PaymentsQuery(_Body):
+class PaymentsQuery(Body):
     """The filters and the cursor of a list of payments."""
 
     status: Status | None = None
@@ -121,13 +78,12 @@ class PaymentsQuery(_Body):
     since: Moment | None = Field(None, description="Recorded at that time or later; RFC 3339, with an offset.")
     until: Moment | None = Field(None, description="Recorded before that time.")
     limit: Limit = 100
-    after: str | None = Field(None, max_length=200, description="The `next` of the previous page.")
+    after: After = None
 
     @property
     def filters(self) -> dict[str, Any]:
-        """The filters, as the store takes them. Raises BadCursor if `after` is not a cursor of ours."""
-        behind = _read(self.after) if self.after is not None else None
-        return {**self.model_dump(exclude={"limit", "after"}), "behind": behind}
+        """The filters, as the store takes them; a wrong cursor is answered 400."""
+        return {**self.model_dump(exclude={"limit", "after"}), "behind": read_cursor(self.after)}
 
 
 def shown(found: RecordedPayment) -> PaymentView:
@@ -135,23 +91,7 @@ def shown(found: RecordedPayment) -> PaymentView:
     return PaymentView.model_validate(found)
 
 
-def page(found: list[RecordedPayment], limit: int) -> PaymentsPage:
+def paged(found: Sequence[RecordedPayment], limit: int) -> PaymentsPage:
     """Return a page of `limit` payments; one more in `found` means that another page follows."""
-    last = found[limit - 1] if len(found) > limit else None
-    return PaymentsPage(payments=[shown(each) for each in found[:limit]], next=_write(last) if last else None)
-
-
-def _write(last: RecordedPayment) -> str:
-    place = [last.created_at.astimezone(UTC).isoformat(), str(last.uuid)]
-    return base64.urlsafe_b64encode(json.dumps(place, separators=(",", ":")).encode()).decode().rstrip("=")
-
-
-def _read(cursor: str) -> tuple[datetime, UUID]:
-    try:
-        at, uuid = json.loads(base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True))
-        when = datetime.fromisoformat(at)
-        if when.utcoffset() is None:
-            raise ValueError("a time without an offset")
-        return when, UUID(uuid)
-    except (binascii.Error, ValueError, TypeError, AttributeError, RecursionError) as error:
-        raise BadCursor("it is not the `next` of a page") from error
+    rows, following = page(found, limit, lambda last: (last.created_at, last.uuid))
+    return PaymentsPage(payments=[shown(each) for each in rows], next=following)

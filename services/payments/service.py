@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import psycopg
@@ -11,10 +11,12 @@ from ferryman import Consumer, FerrymanError, Misconfigured
 from ferryman.saga.engine import Results, ResultSource, Sagas
 from ferryman.saga.moves import Move
 from ferryman.services.payments import store
-from ferryman.services.payments.bodies import Result
 from ferryman.services.payments.payments_settings import PaymentsSettings
 from ferryman.services.payments.rules import MACHINE, Payment, Rules
 from ferryman.services.payments.store import Connection, RecordedPayment
+
+if TYPE_CHECKING:
+    from ferryman.services.payments.bodies import Result
 
 NAME = "payments"
 _WALLET = ResultSource(NAME, "wallet.results")
@@ -73,7 +75,7 @@ class NotBelieved(FerrymanError):
 
 
 def tell(
-    db: Connection, uuid: UUID, told: Result, *, engine: Sagas[Payment], rules: Rules, headers: Mapping[str, str]
+    db: Connection, uuid: UUID, told: "Result", *, engine: Sagas[Payment], rules: Rules, headers: Mapping[str, str]
 ) -> RecordedPayment | None:
     """Apply the wallet's report by HTTP, and return the payment after it; None if there is none.
 

@@ -7,6 +7,7 @@ import sys
 import pytest
 
 import ferryman
+import ferryman.routes
 import ferryman.testing
 
 HEAVY = ("aiohttp", "click", "confluent_kafka", "fastapi", "psycopg", "pydantic", "sqlalchemy", "structlog")
@@ -60,6 +61,11 @@ def test_every_export_exists(name: str) -> None:
     assert getattr(ferryman, name) is not None
 
 
+def test_what_routes_are_written_with_is_exactly_this() -> None:
+    names = ["STORABLE", "After", "Body", "Door", "Instant", "Limit", "Moment", "page", "read_cursor", "wrong"]
+    assert ferryman.routes.__all__ == names
+
+
 def test_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="has no attribute 'Nonsense'"):
         _ = ferryman.Nonsense
@@ -84,3 +90,13 @@ def test_help_loads_only_click() -> None:
         "from ferryman.cli.app import run; sys.stdout = sys.stderr; run(['--help']); sys.stdout = sys.__stdout__"
     )
     assert loaded_by(show_help) == ["click"]
+
+
+def test_services_that_answer_no_requests_load_no_http_framework() -> None:
+    """The base install has none; only the routes of a service and the API need it."""
+    load_all = (
+        "from ferryman.cli import wiring; from ferryman.runtime.system import load; import ferryman.services as ours; "
+        "[load(target) for name, (target, _) in wiring.runs().items() if name != 'api']; "
+        "[load(each.evidence) for each in ours.systems() if each.evidence]"
+    )
+    assert loaded_by(load_all, ("fastapi", "psycopg_pool", "starlette", "uvicorn")) == []

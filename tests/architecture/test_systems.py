@@ -1,7 +1,6 @@
 """A system is added by its folder alone: command line, console, migrations, settings and docs find its descriptor."""
 
 import runpy
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import pytest
 from ferryman import services
 from ferryman.cli import run, wiring
 from ferryman.cli.up import beside
-from ferryman.console import service as console
+from ferryman.console.service import ApiService
 from ferryman.migrations import chains
 from ferryman.runtime.errors import Misconfigured
 from ferryman.runtime.setting import describe
@@ -19,81 +18,7 @@ from ferryman.runtime.sources import BadSettings
 
 ROOT = Path(__file__).parents[2]
 
-SYSTEM = '''\
-"""Toys."""
-
-from ferryman import System
-
-SYSTEM = System(
-    name="toys", owner="toys", settings={"toys": "ferryman.services.toys.parts:Toys"},
-    runs={"toys": ("ferryman.services.toys.parts:toys", "builds toys")},
-    routes="ferryman.services.toys.parts:router", scopes=("toys:write",),
-    machines=("ferryman.services.toys.parts:MACHINE",),
-    outboxes="ferryman.services.toys.parts:outboxes", databases={"shop": "toys.shop_url"}, catalogue=True,
-)
-'''
-PARTS = '''\
-"""The parts of toys."""
-
-from fastapi import APIRouter
-
-from ferryman import Section, setting
-from ferryman.saga.machine import Machine, State
-
-MACHINE = Machine("toy", "toys.toys", "id", {"NEW": State("It is new.", ("OLD",)), "OLD": State("It is old.")})
-
-
-class Toys(Section):
-    """The settings of toys."""
-
-    shop_url: str | None = setting(None, "The database of the shop.")
-
-
-class Builder:
-    name = "toys"
-
-    def run(self, life):
-        pass
-
-
-def toys(settings):
-    return Builder()
-
-
-def router(door, settings):
-    made = APIRouter()
-    made.get("/toys", dependencies=[door.require("toys:write")])(lambda: {})
-    return made
-
-
-def outboxes(settings):
-    return {"toys": {"table": "toys.outbox"}}
-'''
 TOKEN = {"FERRYMAN_API__TOKENS__SHOP__SHA256": "0" * 64, "FERRYMAN_API__TOKENS__SHOP__SCOPES": '["toys:write"]'}
-
-
-@pytest.fixture
-def toys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Add a system in a folder of its own, beside ours."""
-    package, home = tmp_path / "services" / "toys", tmp_path / "migrations"
-    package.mkdir(parents=True)
-    (package / "__init__.py").write_text(SYSTEM)
-    (package / "parts.py").write_text(PARTS)
-    for owner in chains.owners():
-        (home / owner).mkdir(parents=True)
-        (home / owner / f"{chains.head(owner)[-4:]}_last.sql").touch()
-    (home / "toys").mkdir()
-    (home / "toys" / "0001_toys.sql").touch()
-    monkeypatch.setattr(services, "__path__", [*services.__path__, str(package.parent)])
-    monkeypatch.setattr(chains, "HOME", home)
-    forget()
-    yield
-    forget()
-
-
-def forget() -> None:
-    for cached in (services.systems, chains.owners, chains.head):
-        cached.cache_clear()
 
 
 @pytest.mark.usefixtures("toys")
@@ -116,11 +41,9 @@ def test_its_settings_are_read_checked_and_documented() -> None:
 
 
 @pytest.mark.usefixtures("toys")
-def test_the_api_has_its_routes_scopes_and_tables() -> None:
+def test_the_api_has_its_routes_and_knows_its_scopes() -> None:
     environment = {**TOKEN, "FERRYMAN_DATABASE_URL": "postgresql://u@h/d"}
-    service = console.api(wiring.load_settings(environment).settings)
-    assert "/toys" in service.app.openapi()["paths"]
-    assert "toys" in service.owners
+    assert "/toys" in ApiService(wiring.load_settings(environment).settings).app.openapi()["paths"]
 
 
 @pytest.mark.usefixtures("toys")

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 from uuid import uuid4
 
-from ferryman.console.service import ApiService, api
+from ferryman.console.service import ApiService
 from ferryman.runtime.life import Life
 from ferryman.runtime.settings import Api, Settings, Token
 
@@ -109,7 +109,7 @@ class Running(NamedTuple):
 @contextmanager
 def running(found: Settings) -> Iterator[Running]:
     """Run the API until the block ends, and raise the error that ended it."""
-    service, life, errors = api(found), Life("api"), []
+    service, life, errors = ApiService(found), Life("api"), []
 
     def run() -> None:
         try:

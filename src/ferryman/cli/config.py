@@ -45,7 +45,7 @@ def check(context: click.Context, as_json: bool) -> int:
     """List everything that is wrong with the settings; exit 3 if something is."""
     problems: list[Any] = []
     try:
-        wiring.loaded(context)
+        wiring.check_scopes(wiring.loaded(context).settings)
     except BadSettings as error:
         problems = error.problems
     if as_json:

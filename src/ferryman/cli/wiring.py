@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from threading import Event
 from types import ModuleType
@@ -59,6 +60,14 @@ def names_in_file(context: click.Context) -> set[str]:
     """Return the names of settings in the settings file, and in the one that a program in this folder reads."""
     files = (read_file(os.environ, context.find_object(Path)), read_file({}))
     return {name for values, _ in files for name, _ in leaves(values)}
+
+
+def check_scopes(found: Settings) -> None:
+    """Refuse scopes of the API's tokens that no route requires; without the extra `api` there are no routes to ask."""
+    if found.api.tokens and find_spec("fastapi"):
+        from ferryman.console.service import check_scopes as check
+
+        check(found)
 
 
 def with_outboxes(found: Settings) -> Settings:
@@ -128,7 +137,7 @@ def runs() -> dict[str, Run]:
             "publishes the journals of database_url or [relay.sources] to Kafka, and tables described by [outbox.NAME]",
         ),
         "api": (
-            "ferryman.console.service:api",
+            "ferryman.console.service:ApiService",
             f"answers over HTTP, for {', '.join(system.name for system in _systems_of('api'))}",
         ),
         **{name: run for system in systems() for name, run in system.runs.items()},

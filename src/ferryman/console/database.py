@@ -1,14 +1,13 @@
 """The API's database: a pool for requests, and one connection that finds out whether the database is there."""
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
 import structlog
 from psycopg_pool import ConnectionPool, PoolTimeout
 
-from ferryman.migrations import chains
 from ferryman.runtime import postgres
 from ferryman.runtime.errors import FerrymanError, Unreachable
 from ferryman.runtime.life import Life
@@ -23,12 +22,17 @@ TROUBLE_SECONDS = 0.05
 
 
 class ApiDatabase:
-    """The database of the API. While it is away, requests are refused at once and wait for nothing."""
+    """The database of the API. While it is away, requests are refused at once and wait for nothing.
 
-    def __init__(self, settings: Settings, process: str, owners: Sequence[str]) -> None:
+    `found` is called with each connection that finds it: it returns what is served from this database, in words for
+    /readyz, or raises an error if the database does not fit.
+    """
+
+    def __init__(self, settings: Settings, process: str, found: Callable[[Connection], str]) -> None:
         self._settings = settings
         self._process = process
-        self._owners = owners
+        self._found = found
+        self._serves = ""
         self._pool = closed_pool(settings, process)
         self.why_away: str | None = "it has not been asked yet"
         self.looked = threading.Event()
@@ -64,7 +68,7 @@ class ApiDatabase:
     @contextmanager
     def _connected(self) -> Iterator[Connection]:
         with postgres.connect(self._settings, f"{self._process}-watch", autocommit=True) as connection:
-            chains.check(connection, self._owners)
+            self._serves = self._found(connection)
             if self._pool.closed:
                 self._pool.open()
             else:
@@ -82,7 +86,7 @@ class ApiDatabase:
             if why := trouble():
                 life.not_ready(why)
             else:
-                life.ready()
+                life.ready(self._serves)
             life.wait(TROUBLE_SECONDS if why else LOOK_SECONDS)
 
     def close(self) -> None:

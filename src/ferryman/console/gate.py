@@ -21,6 +21,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ferryman.console.problems import AGAIN, problem, refusal
+from ferryman.routes import wrong
 from ferryman.runtime.errors import FerrymanError, Misconfigured
 from ferryman.runtime.logs import frames
 from ferryman.runtime.metrics import Named
@@ -235,7 +236,7 @@ class Gate:
         if {"content-length", "transfer-encoding"} <= set(request.headers.keys()):  # RFC 9112, 6.1
             raise HTTPException(400, "send Content-Length or Transfer-Encoding, not both")
         if twice := _repeated(name for name, _ in request.query_params.multi_items()):
-            raise _wrong(422, "parameters are repeated", twice, "it is given more than once")
+            raise wrong(422, "parameters are repeated", dict.fromkeys(twice, "it is given more than once"))
         return caller
 
     async def _body(self, request: Request) -> bytes:
@@ -263,21 +264,16 @@ def _check_json(body: bytearray) -> None:
 
     def unique(pairs: list[tuple[str, Any]]) -> None:
         if twice := _repeated(name for name, _ in pairs):
-            raise _wrong(400, "the body repeats a key", twice, "it is there more than once")
+            raise wrong(400, "the body repeats a key", dict.fromkeys(twice, "it is there more than once"))
 
     try:
         json.loads(body.decode(), object_pairs_hook=unique)
     except (ValueError, RecursionError) as error:
-        raise _wrong(400, "the body is not JSON in UTF-8", ["body"], "it cannot be parsed") from error
+        raise wrong(400, "the body is not JSON in UTF-8", {"body": "it cannot be parsed"}) from error
 
 
 def _repeated(names: Iterable[str]) -> list[str]:
     return [name for name, times in Counter(names).items() if times > 1]
-
-
-def _wrong(status: int, detail: str, fields: Sequence[str], why: str) -> HTTPException:
-    said: Any = {"detail": detail, "errors": [{"field": each, "problem": why} for each in fields]}
-    return HTTPException(status, said)
 
 
 def _given(body: bytes, receive: Receive) -> Receive:

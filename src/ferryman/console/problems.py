@@ -10,11 +10,11 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
+from ferryman.routes import MEDIA_TYPE
 from ferryman.runtime.errors import Transient
 
 log = structlog.get_logger(__name__)
 
-MEDIA_TYPE = "application/problem+json"
 AGAIN = {"Retry-After": "2"}
 
 FIELD = {
@@ -35,21 +35,6 @@ SCHEMA = {
         "errors": {"type": "array", "items": FIELD, "description": "The fields that are wrong, if any."},
     },
 }
-MEANINGS = {
-    400: "The request cannot be read.",
-    401: "No known token.",
-    403: "The token lacks the scope.",
-    404: "There is no such resource.",
-    408: "The body did not arrive in time.",
-    409: "The request contradicts the recorded state.",
-    410: "It is over and archived: `detail` says how it ended.",
-    413: "The body is too large.",
-    415: "The body is not JSON.",
-    422: "Fields are wrong: `errors` names them.",
-    500: "An error of the server; the request may be repeated.",
-    503: "The database is away, or the server is overloaded: try again after `Retry-After`.",
-}
-ANYWHERE = (400, 401, 403, 408, 413, 422, 500, 503)
 
 
 def problem(
@@ -62,14 +47,6 @@ def problem(
     if errors:
         said["errors"] = [dict(each) for each in errors]
     return JSONResponse(said, status, headers, media_type=MEDIA_TYPE)
-
-
-def responses(*more: int) -> dict[int | str, dict[str, Any]]:
-    """Return the errors that a route may answer, as OpenAPI describes them."""
-    content = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
-    return {
-        status: {"description": MEANINGS[status], "content": content} for status in sorted({*ANYWHERE, *more})
-    }  # fmt: skip
 
 
 def handle(app: FastAPI) -> None:

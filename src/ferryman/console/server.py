@@ -111,8 +111,9 @@ class Server(uvicorn.Server):
         ended: Callable[[], bool],
     ) -> None:  # fmt: skip
         config = uvicorn.Config(
-            app, http="h11", ws="none", lifespan="off", loop="asyncio", log_config=None, log_level="error",
-            access_log=False, server_header=False, proxy_headers=False, timeout_keep_alive=IDLE_SECONDS,
+            app, interface="asgi3", http="h11", ws="none", lifespan="off", loop="asyncio", log_config=None,
+            log_level="error", access_log=False, server_header=False, proxy_headers=False,
+            timeout_keep_alive=IDLE_SECONDS,
         )  # fmt: skip
         config.timeout_graceful_shutdown = drain_seconds * _SHARE  # type: ignore[assignment]
         super().__init__(config)

@@ -1,23 +1,26 @@
-"""`ferryman run api`: the routes of the systems, over HTTP."""
+"""`ferryman run api`: the routes of the systems whose tables are in its database, over HTTP."""
 
 import errno
 import socket
 import threading
-from collections.abc import Callable, Sequence
-from typing import Any
+from typing import NoReturn
 
 import structlog
-from fastapi import APIRouter
+from fastapi import APIRouter, FastAPI
+from starlette.types import Receive, Scope, Send
 
-from ferryman.console.app import Door, build
+from ferryman.console.app import build, places_of
 from ferryman.console.database import ApiDatabase
 from ferryman.console.gate import keyring
 from ferryman.console.server import Server
-from ferryman.migrations.chains import ENGINE
+from ferryman.migrations import chains
+from ferryman.routes import Door
 from ferryman.runtime.errors import Misconfigured
 from ferryman.runtime.life import Life
+from ferryman.runtime.postgres import Connection
 from ferryman.runtime.settings import Api, Settings
-from ferryman.runtime.system import load
+from ferryman.runtime.sources import BadSettings
+from ferryman.runtime.system import System, load
 from ferryman.services import systems
 
 log = structlog.get_logger(__name__)
@@ -28,18 +31,16 @@ class ApiService:
 
     name = "api"
 
-    def __init__(
-        self, settings: Settings, routers: Sequence[Callable[[Door, Settings], APIRouter]], owners: Sequence[str]
-    ) -> None:
+    def __init__(self, settings: Settings) -> None:
         self.url: str | None = None
-        self.owners = owners
         self._settings = settings
-        self._database = ApiDatabase(settings, self.name, owners)
+        self._database = ApiDatabase(settings, self.name, self._mount)
         self._server: Server | None = None
         self._error: BaseException | None = None
-        door = Door(self._database.transaction)
-        made = [router(door, settings) for router in routers]
-        self.app = build(keyring(settings.api), settings.api.max_body_bytes, made)
+        self._routers = routers(Door(self._database.transaction), settings)
+        self._keyring = keyring(settings.api)
+        self._mounted = list(self._routers)
+        self.app = self._built()
 
     def run(self, life: Life) -> None:
         """Watch the database in a thread beside the server; what the watch cannot live with ends both."""
@@ -56,10 +57,42 @@ class ApiService:
         if self._error is not None:
             raise self._error
 
+    def _mount(self, connection: Connection) -> str:
+        """Serve the systems whose tables are in this database, and return their names. Refuse one that has none.
+
+        A system whose level this login may not read is not served: it belongs to another process.
+        """
+        owners = [system.owner for system in self._routers]
+        others = chains.unreadable(connection, owners)
+        levels = chains.level(connection, [owner for owner in owners if owner not in others])
+        found = [system for system in self._routers if levels.get(system.owner)]
+        if not found:
+            there = f" but those of {', '.join(others)}, on which this login has no rights" if others else ""
+            raise Misconfigured(
+                f"the database has no tables of a service with routes{there}", setting="database_url",
+                remedy=f"run `ferryman migrate --for {','.join(owners)}`, with those of them that you use"
+                + (", or grant the login the role of its process" if others else ""),
+            )  # fmt: skip
+        chains.check(connection, (chains.ENGINE, *(system.owner for system in found)))
+        if found != self._mounted:
+            self._mounted = found
+            self.app = self._built()
+        names = [system.name for system in found]
+        absent = [each.name for each in self._routers if each not in found and each.owner not in others]
+        log.info("mounted", service=self.name, systems=names, without_tables=absent, without_rights=others)
+        return ", ".join(names)
+
+    def _built(self) -> FastAPI:
+        mounted = [self._routers[system] for system in self._mounted]
+        return build(self._keyring, self._settings.api.max_body_bytes, mounted)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self.app(scope, receive, send)
+
     def _listen(self, life: Life) -> None:
         with _listening(self._settings.api) as listener:
             self._server = Server(
-                self.app, life, connections=self._settings.api.max_connections,
+                self._answer, life, connections=self._settings.api.max_connections,
                 threads=2 * self._settings.database.pool_max, drain_seconds=self._settings.service.drain_seconds,
                 ended=lambda: self._error is not None,
             )  # fmt: skip
@@ -92,8 +125,26 @@ def _address(listener: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def api(settings: Any) -> ApiService:
-    """Return the service with the routes of every system that has some."""
-    routed = [system for system in systems() if system.routes]
-    routers = [load(str(system.routes)) for system in routed]
-    return ApiService(settings, routers, (ENGINE, *(system.owner for system in routed)))
+def routers(door: Door, settings: Settings) -> dict[System, APIRouter]:
+    """Build the routes of every system. Refuse tokens with a scope that none of them requires."""
+    made = {system: load(system.routes)(door, settings) for system in systems() if system.routes}
+    known = dict.fromkeys(scope for place in places_of(made.values()) for scope in place.scopes.values())
+    remedy = f"the scopes are: {', '.join(known)}"
+    problems = [
+        Misconfigured(f"{scope} is not a scope", setting=f"api.tokens.{name}.scopes", remedy=remedy)
+        for name, token in settings.api.tokens.items()
+        for scope in token.scopes
+        if scope not in known
+    ]
+    if problems:
+        raise BadSettings(problems)
+    return made
+
+
+def check_scopes(settings: Settings) -> None:
+    """Refuse tokens with a scope that no route requires, without a database."""
+
+    def describing() -> NoReturn:
+        raise AssertionError("these routes are described, not called")
+
+    routers(Door(describing), settings)

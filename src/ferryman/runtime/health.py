@@ -48,7 +48,9 @@ def _answer(path: str, settings: Health, lives: Sequence[Life]) -> Answer:
             ]
             return _verdict(stalled, "alive")
         case "/readyz":
-            return _verdict([f"{life.name}: {life.why_not_ready}" for life in lives if life.why_not_ready], "ready")
+            serving = [f"{life.name}: {life.serves}" for life in lives if life.serves]
+            problems = [f"{life.name}: {life.why_not_ready}" for life in lives if life.why_not_ready]
+            return _verdict(problems, "\n".join(["ready", *serving]))
         case "/metrics":
             return HTTPStatus.OK, CONTENT_TYPE_LATEST, generate_latest(REGISTRY)
         case _:

@@ -25,6 +25,7 @@ class Life:
         self._clock = clock
         self._progress_at = clock()
         self._why_not_ready: str | None = None
+        self.serves = ""
         self.not_ready("starting")
 
     def progress(self) -> None:
@@ -32,8 +33,9 @@ class Life:
         self._progress_at = self._clock()
         PROGRESS.labels(self.name).set_to_current_time()
 
-    def ready(self) -> None:
-        self._why_not_ready = None
+    def ready(self, serves: str = "") -> None:
+        """Report that the service is ready, and in words what it serves, if that is not always the same."""
+        self._why_not_ready, self.serves = None, serves
         READY.labels(self.name).set(1)
 
     def not_ready(self, why: str) -> None:

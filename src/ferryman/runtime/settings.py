@@ -1,9 +1,9 @@
 """The engine's settings, each with its default, unit and danger. Parsed once, passed around, never fetched."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal, TypeVar
 
-from pydantic import BaseModel, SecretStr, create_model, model_validator
+from pydantic import BaseModel, SecretStr, model_validator
 
 from ferryman.runtime.redaction import redact_value
 from ferryman.runtime.setting import Port, Seconds, Section, leaves, setting
@@ -108,9 +108,6 @@ class ConsumerSettings(Section):
     )
 
 
-_TOKENS = "Clients by a name of yours, each with its token. At least one is needed."
-
-
 class Token(Section):
     """A client of the API: the hash of its token, and what it may do. The token itself is stored nowhere."""
 
@@ -118,7 +115,7 @@ class Token(Section):
         ..., "The SHA-256 of the client's token, in hexadecimal; never the token itself.",
         pattern="^[0-9a-f]{64}$", danger="a guessable token can be found from its hash: make one with `openssl rand`",
     )  # fmt: skip
-    scopes: list[str] = setting(..., "What the client may do.", min_length=1)
+    scopes: list[str] = setting(..., "What the client may do: scopes of routes (docs/api.md).", min_length=1)
 
 
 class Api(Section):
@@ -138,7 +135,7 @@ class Api(Section):
         False, "Let everyone do everything without a token; no tokens may be set then.",
         danger="anyone who reaches the port can do everything that the API does",
     )  # fmt: skip
-    tokens: dict[str, Token] = setting({}, _TOKENS)
+    tokens: dict[str, Token] = setting({}, "Clients by a name of yours, each with its token. At least one is needed.")
 
 
 class Schemas(Section):
@@ -224,17 +221,6 @@ class Settings(Section):
     def section(self, kind: type[SectionT]) -> SectionT:
         """Return the section of this class; with its defaults if the file was loaded without the section's system."""
         return next((value for _, value in self if isinstance(value, kind)), None) or kind()
-
-
-def api_with_scopes(scopes: Sequence[str]) -> type[Api]:
-    """Return the section whose tokens may have these scopes and no others."""
-    if not scopes:
-        return Api
-    allowed: Any = list[Literal[tuple(scopes)]]  # type: ignore[misc]
-    text = f"What the client may do: {', '.join(f'`{each}`' for each in scopes)}."
-    field = setting(..., text, min_length=1)
-    token: Any = create_model("Token", __base__=Token, __doc__=Token.__doc__, scopes=(allowed, field))
-    return create_model("Api", __base__=Api, __doc__=Api.__doc__, tokens=(dict[str, token], setting({}, _TOKENS)))
 
 
 def _dotted(values: Mapping[str, Any]) -> dict[str, str]:

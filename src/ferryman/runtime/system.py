@@ -29,9 +29,7 @@ class System:
     runs: Mapping[str, Run] = field(default_factory=dict)
     """The names that `ferryman run` takes: a consumer, a saga, a service, or a function that returns some."""
     routes: str | None = None
-    """Its HTTP routes: a function of the door and the settings that returns a router."""
-    scopes: tuple[str, ...] = ()
-    """The scopes that its routes require of a token."""
+    """Its HTTP routes: a function of a `ferryman.routes.Door` and the settings that returns a router."""
     machines: tuple[str, ...] = ()
     """The machines of its sagas."""
     outboxes: str | None = None
@@ -56,9 +54,8 @@ def settings_model(systems: Sequence[System]) -> "type[Settings]":
     from pydantic import create_model
 
     from ferryman.runtime.setting import setting
-    from ferryman.runtime.settings import Settings, api_with_scopes
+    from ferryman.runtime.settings import Settings
 
     sections = {name: load(target) for system in systems for name, target in system.settings.items()}
-    sections["api"] = api_with_scopes([scope for system in systems for scope in system.scopes])
     fields: dict[str, Any] = {name: (kind, setting(kind, kind.__doc__)) for name, kind in sections.items()}
     return create_model("Settings", __base__=Settings, __doc__=Settings.__doc__, **fields)

@@ -1,14 +1,17 @@
 """Tokens are known by their hashes alone, and an API without tokens refuses to start unless it is open."""
 
 import hashlib
+import json
 
 import pytest
 
 from ferryman import Misconfigured
+from ferryman.cli import config
 from ferryman.cli.wiring import load_settings, settings_class
 from ferryman.console.gate import Caller, Keyring, keyring
+from ferryman.console.service import ApiService, check_scopes
 from ferryman.runtime.setting import describe
-from ferryman.runtime.settings import Api, Token
+from ferryman.runtime.settings import Api, Settings, Token
 from ferryman.runtime.sources import BadSettings
 from support.asking import READ, WRITE, sha256, token
 
@@ -78,10 +81,24 @@ def test_a_plain_token_in_the_settings_is_refused_and_not_shown() -> None:
     assert token("shop") not in str(caught.value)
 
 
-def test_an_unknown_scope_is_refused() -> None:
-    given = {"FERRYMAN_API__TOKENS__SHOP__SHA256": sha256("shop"), "FERRYMAN_API__TOKENS__SHOP__SCOPES": '["all"]'}
-    with pytest.raises(BadSettings, match="payments:write"):
-        load_settings(given)
+def test_an_unknown_scope_is_refused_with_the_valid_ones() -> None:
+    """By the start of the API, and by `config check` without a database."""
+    found = Settings(database_url="postgresql://u@h/d", api=api(shop=(WRITE, "all"), auditor=("payments:*",)))
+    for refusing in (ApiService, check_scopes):
+        with pytest.raises(BadSettings, match="payments:write, payments:read, internal:results") as refused:
+            refusing(found)
+        settings = [each.setting for each in refused.value.problems]
+        assert settings == ["api.tokens.shop.scopes", "api.tokens.auditor.scopes"]
+
+
+def test_config_check_finds_an_unknown_scope(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FERRYMAN_API__TOKENS__SHOP__SHA256", sha256("shop"))
+    for scope, code, problems in (("all", 3, ["api.tokens.shop.scopes"]), (READ, 0, [])):
+        monkeypatch.setenv("FERRYMAN_API__TOKENS__SHOP__SCOPES", f'["{scope}"]')
+        assert config.check.main(["--json"], standalone_mode=False) == code
+        assert [each["setting"] for each in json.loads(capsys.readouterr().out)["problems"]] == problems
 
 
 def test_the_setting_that_opens_the_api_is_marked_as_dangerous() -> None:
