@@ -16,7 +16,7 @@ ENV UV_NO_CACHE=1 UV_COMPILE_BYTECODE=1 UV_PYTHON_DOWNLOADS=never
 # every package, dependencies included, that does not have the lock's version and one of its hashes.
 RUN uv venv --python /usr/local/bin/python /opt/ferryman \
     && uv pip install --python /opt/ferryman --no-build --require-hashes --constraint requirements.lock \
-        -r pyproject.toml --extra api --extra email --extra otel
+        -r pyproject.toml --extra api --extra email --extra http --extra otel
 # Copy the whole context: .dockerignore lets in only the sources of the wheel, the rooms that src/ferryman links to.
 COPY . .
 # A wheel that lacks files fails here, not when somebody runs the image: a librdkafka property makes `config check` read

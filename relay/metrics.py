@@ -4,7 +4,7 @@ import time
 from collections import Counter as Tally
 from collections.abc import Iterable, Sequence
 
-from ferryman.channels.outcome import Rejected, Retry, Unavailable, Unknown
+from ferryman.channels.outcome import WORDS, Code, Outcome, Rejected, Retry, Unavailable, Unknown
 from ferryman.relay.model import Entry, created_us_of, topic_of
 from ferryman.relay.policy import Undelivered, Waits
 from ferryman.relay.store.backlog import Backlog
@@ -14,6 +14,7 @@ _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 3
 _SAMPLES = 32
 # Writers may name any number of topics that do not exist: so many of those that never took an entry have a label.
 _MOST_NAMED = 100
+_CODES = frozenset(["", *Code])
 OTHERS = "(others)"
 """The label of all further topics."""
 
@@ -69,6 +70,23 @@ RING_ALARMS = _METERS.gauge(
     "ring_alarms", "Segments that cannot be emptied: the log says why and what to do.", _BY_SOURCE
 )
 CONNECTED = _METERS.gauge("source_connected", "1 while the source's database answers.", _BY_SOURCE)
+
+IN_FLIGHT = _METERS.gauge("in_flight", "Rows that a courier sends, or has claimed to send next.", _BY_SOURCE)
+SEND_SECONDS = _METERS.histogram("send_seconds", "How long a courier's send took, without its wait.", _BY_SOURCE)
+ANSWERS = _METERS.counter(
+    "answers_total", "Sends of a courier that ended, by outcome and code.", ["source", "outcome", "code"]
+)
+
+
+def answers(source: str, ended: Iterable[tuple[Outcome | None, float]]) -> None:
+    """Count sends of a courier that ended after so many seconds. A channel's code that is not ours counts as OTHER."""
+    tally, seconds_of = Tally[tuple[str, str]](), SEND_SECONDS.labels(source)
+    for outcome, seconds in ended:
+        code = getattr(outcome, "code", "")
+        tally[WORDS.get(type(outcome), ""), code if code in _CODES else Code.OTHER] += 1
+        seconds_of.observe(seconds)
+    for (word, code), times in tally.items():
+        ANSWERS.labels(source, word, code).inc(times)
 
 
 def breaker(destination: str, *, is_open: bool) -> str:

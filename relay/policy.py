@@ -33,10 +33,9 @@ class Retries:
 
 
 def retries_of(retry: RelayRetry | OutboxRetry) -> Retries:
-    """Return the settings as a policy. The retries of described outboxes have no jitter: SQL calculates them too."""
-    jitter = retry.jitter if isinstance(retry, RelayRetry) else 0.0
+    """Return the settings as a policy."""
     longest = max(retry.base_seconds, retry.cap_seconds)
-    return Retries(retry.limit, Backoff(retry.base_seconds, longest, retry.offset, jitter))
+    return Retries(retry.limit, Backoff(retry.base_seconds, longest, retry.offset, retry.jitter))
 
 
 @dataclass(frozen=True, slots=True)

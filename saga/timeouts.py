@@ -13,11 +13,11 @@ import structlog
 
 from ferryman.migrations import chains, rights
 from ferryman.runtime import postgres, roles
-from ferryman.runtime.errors import FerrymanError, Misconfigured, Transient
+from ferryman.runtime.errors import Misconfigured, Transient
 from ferryman.runtime.life import Life
 from ferryman.runtime.postgres import Connection
 from ferryman.runtime.settings import Settings
-from ferryman.runtime.supervised import supervise
+from ferryman.runtime.supervised import supervise, waiting
 from ferryman.saga import guards, metrics
 from ferryman.saga.engine import Sagas
 from ferryman.saga.listening import Listeners, ParticipantOutbox
@@ -51,18 +51,12 @@ class DueLoop:
         return f"{self.sagas.machine.name}-timeouts"
 
     def run(self, life: Life) -> None:
-        def interrupted(error: FerrymanError, seconds: float) -> None:
-            life.not_ready(str(error))
-            log.warning("interrupted", service=self.name, error=str(error)[:500], again_in_seconds=round(seconds, 1))
-            life.progress()
-            life.wait(seconds)
-
         if self.settings.kafka.bootstrap_servers:
             self._idle = False  # sagas may have been on their way before
             outboxes = [ParticipantOutbox(topic, url, self.settings) for topic, url in self.sagas.outboxes.items()]
             self._listeners = Listeners(self.sagas.machine.name, self.sagas.listeners, self.settings.kafka, outboxes)
             threading.Thread(target=self._listeners.watch, args=(life.stopping,), daemon=True).start()
-        supervise(life.stopping, self._connected, partial(self._serve, life), interrupted)
+        supervise(life.stopping, self._connected, partial(self._serve, life), waiting(life, service=self.name))
 
     @contextmanager
     def _connected(self) -> Iterator[Connection]:

@@ -5,6 +5,8 @@ set -eu
 psql --set ON_ERROR_STOP=1 --set password="$POSTGRES_PASSWORD" --username "$POSTGRES_USER" --dbname "$POSTGRES_DB" <<'SQL'
 CREATE ROLE ferryman_relay NOLOGIN;
 CREATE ROLE ferryman_monitor NOLOGIN;
+CREATE ROLE ferryman_runner NOLOGIN;
 CREATE ROLE relay LOGIN PASSWORD :'password' IN ROLE ferryman_relay;
+CREATE ROLE dispatcher LOGIN PASSWORD :'password' IN ROLE ferryman_runner;
 CREATE ROLE doctor LOGIN PASSWORD :'password' IN ROLE ferryman_monitor;
 SQL

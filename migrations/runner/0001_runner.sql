@@ -21,7 +21,9 @@ COMMENT ON TABLE runner.event_outbox IS 'Events for the runner, until they are d
 COMMENT ON COLUMN runner.event_outbox.uuid IS 'the event_id in the body: the runner recognizes duplicates by it';
 COMMENT ON COLUMN runner.event_outbox.attempt_count IS 'how many attempts failed, or were lost with their process';
 COMMENT ON COLUMN runner.event_outbox.claimed_at IS 'the lease of the attempt under way, or of the last one';
-CREATE INDEX event_outbox_due ON runner.event_outbox (created_at, uuid) WHERE status IN ('PENDING', 'FAILED');
+-- In the order in which events are due: a claim reads none of those that wait for their next attempt.
+CREATE INDEX event_outbox_due ON runner.event_outbox (next_attempt_at, created_at, uuid)
+    WHERE status IN ('PENDING', 'FAILED');
 CREATE INDEX event_outbox_sending ON runner.event_outbox (claimed_at) WHERE status = 'SENDING';
 
 CREATE FUNCTION runner.enqueue(event_type text, idempotency_key text, payload jsonb) RETURNS uuid

@@ -112,7 +112,7 @@ def _pending(known: EntryFacts) -> Explained:
 def _retrying(entry: ListedEntry, now: datetime) -> Explained:
     failed = f"it failed {times(entry.attempts)}" if entry.attempts else "it waited, and was let go"
     error = f": {entry.error}" if entry.error else ""
-    said = f": {failed}, and is tried again {_when(entry.next_attempt_at, now)}{error}"
+    said = f": {failed}, and is tried again {when(entry.next_attempt_at, now)}{error}"
     return said, f"wait, or give it up: ferryman outbox discard --id {entry.position}"
 
 
@@ -121,8 +121,8 @@ def _parked(entry: ListedEntry, facts: Row) -> Explained:
     if facts["key_parked"] and head is not None:
         error = f": {facts['head_error']}" if facts["head_error"] else ""
         failed = f"failed {times(facts['head_attempts'])} and is" if facts["head_attempts"] else "is"
-        when = _when(facts["head_next_attempt_at"], facts["now"])
-        said = f": entry {head} of the same key {failed} tried again {when}{error}; it waits behind it"
+        then = when(facts["head_next_attempt_at"], facts["now"])
+        said = f": entry {head} of the same key {failed} tried again {then}{error}; it waits behind it"
         return said, f"ferryman outbox show {head}"
     if facts["topic_reason"] == PAUSED:
         return ": its topic was paused, and goes on; the relay releases it in its order", _STATS
@@ -144,10 +144,10 @@ def _replaying(known: EntryFacts) -> Explained:
 
 
 def concerning(entry: ListedEntry, audit: Sequence[Row]) -> list[Row]:
-    """Return the acts whose filter covers the entry, whatever its status was then; acts on consumers never do."""
+    """Return the acts whose filter covers the entry, whatever its status was then; acts on others never do."""
     return [
         each
-        for each in (act for act in audit if "consumer" not in act["filter"])
+        for each in (act for act in audit if not act["filter"].keys() & {"consumer", "outbox"})
         if each["act"] == "rebase"
         or (each["act"] in ("pause", "resume") and each["filter"].get("topic") in (WHOLE_OUTBOX, entry.topic))
         or (
@@ -160,7 +160,7 @@ def concerning(entry: ListedEntry, audit: Sequence[Row]) -> list[Row]:
     ]
 
 
-def _when(at: datetime | None, now: datetime) -> str:
+def when(at: datetime | None, now: datetime) -> str:
     if at is None:
         return "soon"
     seconds = (at - now).total_seconds()

@@ -8,10 +8,11 @@ from ferryman.channels.model import Post
 from ferryman.channels.outcome import Code, Delivered, Rejected
 from ferryman.message import Message, Refused
 from ferryman.outbox import append_many
+from ferryman.relay.described.hooks import Hooks
 from ferryman.relay.described.rows import Claimed, RowEnd, Settling
-from ferryman.relay.described.service import Hooks
 from ferryman.runtime.errors import Misconfigured
 from ferryman.runtime.postgres import Connection
+from ferryman.runtime.settings_outbox import Outbox
 
 Prepare: TypeAlias = Callable[[Any, Sequence[Claimed]], Sequence[Any]]
 Settled: TypeAlias = Callable[[Any, Sequence["Ended"]], Sequence[Message] | None]
@@ -73,33 +74,42 @@ class Courier:
             raise Misconfigured(f"the courier {self.name} was given {function!r}, which is not a function")
         return function
 
-    def hooks(self, usual: Hooks) -> Hooks:
+    def hooks(self, usual: Hooks, outbox: Outbox) -> Hooks:
         """Return the functions as the service calls them; `usual` has those for what is not registered."""
         prepare, settled = self._prepare or usual.prepare, self._settled
-        refusals: dict[str, Refused] = {}
 
         def prepared(db: Connection, rows: Sequence[Claimed]) -> Sequence[Any]:
-            made = prepare(db, rows)
-            refused = {row.id: each for row, each in zip(rows, made, strict=True) if isinstance(each, Refused)}
-            refusals.update(refused)
-            return [_sendable(row, each) for row, each in zip(rows, made, strict=True)]
+            return [_sendable(row, each, outbox) for row, each in zip(rows, prepare(db, rows), strict=True)]
 
         def told(db: Connection, settlings: Sequence[Settling]) -> None:
-            messages = [message for each in settlings if (refusal := refusals.pop(each.row.id, None))
-                        for message in refusal.reports]  # fmt: skip
+            messages = [
+                message for each in settlings if isinstance(each.outcome, Rejected) for message in each.outcome.reports
+            ]
             ended = [_ended(each) for each in settlings if each.end in (RowEnd.DONE, RowEnd.GIVEN_UP)]
             if settled and ended:
                 messages += settled(db, ended) or []
             if messages:
                 append_many(db, messages)
 
-        return Hooks(prepared, told, self._held)
+        return Hooks(prepared, usual.reads if self._prepare is None else True, told, self._held)
 
 
-def _sendable(row: Claimed, made: Any) -> Any:
+def _sendable(row: Claimed, made: Any, outbox: Outbox) -> Any:
+    """Return what is sent: a post has the row's id and the outbox's secrets, unless it names others."""
     if isinstance(made, Refused):
-        return Rejected(made.reason, Code.REFUSED)
-    return replace(made, id=row.id) if isinstance(made, Post) and not made.id else made
+        return Rejected(made.reason, Code.REFUSED, reports=tuple(made.reports))
+    if not isinstance(made, Post):
+        return made
+    secrets, bearer = made.secrets, made.bearer
+    if not secrets and bearer is None:
+        secrets, bearer = authority_of(outbox)
+    return replace(made, id=made.id or row.id, secrets=secrets, bearer=bearer)
+
+
+def authority_of(outbox: Outbox) -> tuple[tuple[str, ...], str | None]:
+    """Return the secrets that sign the requests of an outbox, and its bearer token."""
+    secrets = tuple(secret.get_secret_value() for secret in outbox.secrets)
+    return secrets, outbox.bearer.get_secret_value() if outbox.bearer else None
 
 
 def _ended(settling: Settling) -> Ended:

@@ -6,13 +6,16 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from pydantic import ValidationError
+
 from ferryman.channels.http import http_channel
 from ferryman.channels.model import Channel, Post
 from ferryman.channels.sending import Sending
-from ferryman.relay.described.channel_way import ChannelWay
-from ferryman.relay.described.courier import Courier
+from ferryman.relay.described.channel_way import ChannelWay, TokenBucket
+from ferryman.relay.described.courier import Courier, authority_of
+from ferryman.relay.described.hooks import Hooks
 from ferryman.relay.described.rows import Claimed
-from ferryman.relay.described.service import DescribedOutbox, Hooks, source_of
+from ferryman.relay.described.service import DescribedOutbox, source_of
 from ferryman.relay.service import DrainResult, JournalRelay
 from ferryman.relay.source import sources
 from ferryman.runtime.errors import Misconfigured
@@ -43,11 +46,13 @@ def courier(name: str, settings: Settings, own: Courier | None = None, before: B
         slots=outbox.slots,
         each=outbox.slots_per_destination,
         deadline_seconds=settings.http.timeout_seconds + 1,
+        waiting=outbox.per_second is None,  # a row that waited would begin when a slot is free, whatever the rate
         name=name,
     )
-    usual = Hooks(prepare=_Posts(outbox)) if outbox.channel == "http" else Hooks()
-    hooks = own.hooks(usual) if own else usual
-    return DescribedOutbox(name, outbox, source, ChannelWay(outbox, sending), before, name, hooks)
+    bucket = None if outbox.per_second is None else TokenBucket(outbox.per_second)
+    usual = Hooks(prepare=_Posts(outbox), reads=False) if outbox.channel == "http" else Hooks()
+    hooks = own.hooks(usual, outbox) if own else usual
+    return DescribedOutbox(name, outbox, source, ChannelWay(outbox, sending, bucket), before, name, hooks)
 
 
 def drain(service: DescribedOutbox, stopping: threading.Event) -> DrainResult:
@@ -67,8 +72,15 @@ def courier_service(own: Courier, settings: Settings) -> DescribedOutbox:
                 setting=f"outbox.{own.outbox}", remedy="describe its table in ferryman.toml",
             )  # fmt: skip
         return courier(own.outbox, settings, own)
-    described = settings.model_copy(update={"outbox": {own.name: Outbox.model_validate(own.outbox)}})
-    return courier(own.name, described, own)
+    try:
+        outbox = Outbox.model_validate(own.outbox)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        raise Misconfigured(
+            f"the courier {own.name} has a wrong description: {'.'.join(map(str, first['loc']))}: {first['msg']}",
+            remedy="correct `outbox=`: docs/settings.md has what is under [outbox.NAME]",
+        ) from error
+    return courier(own.name, settings.model_copy(update={"outbox": {own.name: outbox}}), own)
 
 
 def _channel(name: str, outbox: Outbox, settings: Settings) -> Channel:
@@ -106,8 +118,7 @@ class _Posts:
 
     def __init__(self, outbox: Outbox) -> None:
         self._url = outbox.url
-        self._secrets = tuple(secret.get_secret_value() for secret in outbox.secrets)
-        self._bearer = outbox.bearer.get_secret_value() if outbox.bearer else None
+        self._secrets, self._bearer = authority_of(outbox)
 
     def __call__(self, _: Connection, rows: Sequence[Claimed]) -> Sequence[Any]:
         return [

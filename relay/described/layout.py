@@ -18,7 +18,7 @@ SELECT a.attname, format_type(a.atttypid, a.atttypmod), has_column_privilege(a.a
        has_column_privilege(a.attrelid, a.attnum, 'UPDATE'),
        EXISTS (SELECT FROM pg_index i WHERE i.indrelid = a.attrelid AND i.indisunique AND i.indisvalid
                AND i.indpred IS NULL AND i.indnkeyatts = 1 AND i.indkey[0] = a.attnum),
-       current_user
+       current_user, NOT a.attnotnull
 FROM pg_attribute a WHERE a.attrelid = to_regclass(%(table)s) AND a.attnum > 0 AND NOT a.attisdropped
 """
 
@@ -60,6 +60,14 @@ class LiveColumn(NamedTuple):
     type: str
     readable: bool = True
     changeable: bool = True
+    nullable: bool = True
+
+
+class TableFlaw(NamedTuple):
+    """One thing that is wrong with a table, and the DDL that mends it."""
+
+    why: str
+    ddl: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +87,17 @@ class Layout:
     table: tuple[str, ...]
     columns: Mapping[str, str]
     types: Mapping[str, str] = field(default_factory=dict)
+    never_null: frozenset[str] = frozenset()
+    """The roles whose columns are NOT NULL."""
 
     def has(self, role: str) -> bool:
         return role in self.columns
+
+    @property
+    def order(self) -> list[str]:
+        """The roles by which claims order due rows: also the order of the index that they need."""
+        due = ["next_attempt_at"] if "next_attempt_at" in self.never_null else []  # else some are due without a time
+        return [*due, *(role for role in ("created_at", "id") if self.has(role))]
 
 
 def look(connection: Connection, outbox: Outbox) -> LiveTable | None:
@@ -91,44 +107,68 @@ def look(connection: Connection, outbox: Outbox) -> LiveTable | None:
     if not rows:
         return None
     return LiveTable(
-        {column: LiveColumn(kind, readable, changeable) for column, kind, readable, changeable, _, _ in rows},
-        frozenset(column for column, *_, unique, _ in rows if unique),
-        str(rows[0][-1]),
-    )
+        {column: LiveColumn(kind, may_read, may_change, nullable)
+         for column, kind, may_read, may_change, _, _, nullable in rows},
+        frozenset(column for column, _, _, _, unique, *_ in rows if unique),
+        str(rows[0][-2]),
+    )  # fmt: skip
 
 
-def fit(name: str, outbox: Outbox, live: LiveTable | None) -> Layout:
-    """Return the layout that the statements are made for; raise Misconfigured with everything that is wrong."""
-    table = tuple(outbox.table.split("."))
-    wanted = dict(_wanted(outbox))
-    columns = {
-        role: column for role, (column, needed) in wanted.items() if needed or live is None or column in live.columns
-    }
-    ddl = _creation(outbox, columns) if live is None else list(_mending(outbox, columns, live))
-    if ddl:
+def fit(name: str, outbox: Outbox, live: LiveTable | None, *, by_relay: bool = True) -> Layout:
+    """Return the layout that the statements are made for; raise Misconfigured with everything that is wrong.
+
+    Without `by_relay` the login only looks: the rights of the relay are not asked for.
+    """
+    if found := flaws(outbox, live, by_relay=by_relay):
         raise Misconfigured(
             f"the table {outbox.table} does not fit its description" if live else f"there is no table {outbox.table}",
             setting=f"outbox.{name}.columns" if live else f"outbox.{name}.table",
-            remedy="correct the description, or the table: " + " ".join(ddl),
+            remedy="correct the description, or the table: " + " ".join(flaw.ddl for flaw in found),
         )
     assert live is not None
-    return Layout(table, columns, {role: live.columns[column].type for role, column in columns.items()})
+    columns = _columns(outbox, live)
+    of_role = {role: live.columns[column] for role, column in columns.items()}
+    never_null = frozenset(role for role, column in of_role.items() if not column.nullable)
+    types = {role: column.type for role, column in of_role.items()}
+    return Layout(tuple(outbox.table.split(".")), columns, types, never_null)
+
+
+def flaws(outbox: Outbox, live: LiveTable | None, *, by_relay: bool = True) -> list[TableFlaw]:
+    """Return everything in which a table does not fit its description."""
+    columns = _columns(outbox, live)
+    if live is None:
+        return [TableFlaw(f"there is no table {outbox.table}", _creation(outbox, columns))]
+    return list(_mending(outbox, columns, live, by_relay=by_relay))
+
+
+def _columns(outbox: Outbox, live: LiveTable | None) -> dict[str, str]:
+    """Return the column of each role that the table has or must have."""
+    return {
+        role: column
+        for role, (column, needed) in _wanted(outbox)
+        if needed or live is None or column in live.columns
+    }  # fmt: skip
 
 
 def check_words(connection: Connection, name: str, outbox: Outbox, kind: str) -> None:
-    """Refuse words that the status cannot hold: an enum may lack one, and a short text the room for one."""
-    words = [*outbox.words.pending, *filter(None, (outbox.words.claimed, outbox.words.done, outbox.words.dead))]
-    mends = f"ALTER TABLE {outbox.table} ALTER COLUMN {outbox.columns.status or 'status'} TYPE text;"
+    """Refuse words that the status cannot hold."""
+    if flaw := word_flaw(connection, outbox, kind):
+        raise Misconfigured(
+            flaw.why, setting=f"outbox.{name}.words", remedy=f"correct the words, or the type: {flaw.ddl}"
+        )
+
+
+def word_flaw(connection: Connection, outbox: Outbox, kind: str) -> TableFlaw | None:
+    """Return why the status cannot hold the words: an enum may lack one, and a short text the room for one."""
+    words = outbox.words.every
+    mends = f"ALTER TABLE {table_of(outbox)} ALTER COLUMN {quoted(outbox.columns.status or 'status')} TYPE text;"
     try:
         row = connection.execute(sql.SQL(_WORDS).format(sql.Literal(words), sql.SQL(kind))).fetchone()
         if row == (words,):
-            return
+            return None
     except psycopg.DataError:
-        mends = " ".join(f"ALTER TYPE {kind} ADD VALUE IF NOT EXISTS {_literal(word)};" for word in words)
-    raise Misconfigured(
-        f"the status column of {outbox.table} cannot hold all of {', '.join(words)}",
-        setting=f"outbox.{name}.words", remedy=f"correct the words, or the type: {mends}",
-    )  # fmt: skip
+        mends = " ".join(f"ALTER TYPE {kind} ADD VALUE IF NOT EXISTS {literal(word)};" for word in words)
+    return TableFlaw(f"the status column of {outbox.table} cannot hold all of {', '.join(words)}", mends)
 
 
 def _wanted(outbox: Outbox) -> Iterator[tuple[str, tuple[str, bool]]]:
@@ -160,26 +200,29 @@ def _optional(outbox: Outbox) -> Iterator[str]:
         yield from ("destination", "payload")  # a class of the user's may need neither
 
 
-def _creation(outbox: Outbox, columns: dict[str, str]) -> list[str]:
-    lines = [f"{_quoted(column)} {_type(role, outbox)}" for role, column in _unlike(columns).items()]
-    return [f"CREATE TABLE {_table(outbox)} ({', '.join(lines)});"]
+def _creation(outbox: Outbox, columns: dict[str, str]) -> str:
+    lines = [f"{quoted(column)} {_type(role, outbox)}" for role, column in _unlike(columns).items()]
+    return f"CREATE TABLE {table_of(outbox)} ({', '.join(lines)});"
 
 
-def _mending(outbox: Outbox, columns: dict[str, str], live: LiveTable) -> Iterator[str]:
-    alter = f"ALTER TABLE {_table(outbox)}"
+def _mending(outbox: Outbox, columns: dict[str, str], live: LiveTable, *, by_relay: bool) -> Iterator[TableFlaw]:
+    table, alter = table_of(outbox), f"ALTER TABLE {table_of(outbox)}"
     for role, column in _unlike(columns).items():
-        found, types = live.columns.get(column), _ROLES[role][0]
+        found, types, name = live.columns.get(column), _ROLES[role][0], quoted(column)
         if found is None:
-            yield f"{alter} ADD COLUMN {_quoted(column)} {_type(role, outbox)};"
+            yield TableFlaw(f"there is no column {name} ({role})", f"{alter} ADD COLUMN {name} {_type(role, outbox)};")
         elif types and re.sub(r"\(.*?\)", "", found.type) not in types:
             kind = _type(role, outbox).split(" ")[0]
-            yield f"{alter} ALTER COLUMN {_quoted(column)} TYPE {kind} USING {_quoted(column)}::{kind};"
-        elif not found.readable:
-            yield f"GRANT SELECT ON {_table(outbox)} TO {_quoted(live.role)};"
-        elif role in CHANGED and not found.changeable:
-            yield f"GRANT UPDATE ({_quoted(column)}) ON {_table(outbox)} TO {_quoted(live.role)};"
+            mends = f"{alter} ALTER COLUMN {name} TYPE {kind} USING {name}::{kind};"
+            yield TableFlaw(f"the column {name} ({role}) is {found.type}, not {' or '.join(types)}", mends)
+        elif by_relay and not found.readable:
+            yield TableFlaw(f"{live.role} may not read {name}", f"GRANT SELECT ON {table} TO {quoted(live.role)};")
+        elif by_relay and role in CHANGED and not found.changeable:
+            mends = f"GRANT UPDATE ({name}) ON {table} TO {quoted(live.role)};"
+            yield TableFlaw(f"{live.role} may not change {name}", mends)
     if columns["id"] in live.columns and columns["id"] not in live.unique:
-        yield f"{alter} ADD UNIQUE ({_quoted(columns['id'])});"
+        name = quoted(columns["id"])
+        yield TableFlaw(f"the column {name} (id) is not unique by itself", f"{alter} ADD UNIQUE ({name});")
 
 
 def _unlike(columns: dict[str, str]) -> dict[str, str]:
@@ -190,19 +233,19 @@ def _unlike(columns: dict[str, str]) -> dict[str, str]:
 
 def _type(role: str, outbox: Outbox) -> str:
     if role == "status":
-        return f"text NOT NULL DEFAULT {_literal(outbox.words.pending[0])}"
+        return f"text NOT NULL DEFAULT {literal(outbox.words.pending[0])}"
     return _ROLES[role][1]
 
 
-def _table(outbox: Outbox) -> str:
-    return ".".join(map(_quoted, outbox.table.split(".")))
+def table_of(outbox: Outbox) -> str:
+    return ".".join(map(quoted, outbox.table.split(".")))
 
 
-def _quoted(name: str) -> str:
+def quoted(name: str) -> str:
     """Quote a name where it needs quotes."""
     plain = name.isascii() and name.islower() and name.replace("_", "").isalnum() and not name[0].isdigit()
     return name if plain else sql.Identifier(name).as_string(None)
 
 
-def _literal(text: str) -> str:
+def literal(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"

@@ -12,7 +12,6 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
 
 import psycopg
 import structlog
@@ -20,44 +19,29 @@ import structlog
 from ferryman.channels.outcome import Code, Delivered, Rejected, Retry, Unknown
 from ferryman.migrations import chains
 from ferryman.relay import metrics
+from ferryman.relay.described.hooks import Hooks, SettledFailed
+from ferryman.relay.described.housekeeping import RowHousekeeping
+from ferryman.relay.described.indexes import lacking
 from ferryman.relay.described.rows import Claimed, RowEnd, Settling, released, settling
 from ferryman.relay.described.statements import GIVEN_UP
-from ferryman.relay.described.table import Table, open_table
+from ferryman.relay.described.table import Table, open_table, refusals_are_the_tables
 from ferryman.relay.described.way_out import Room, SentRow, WayOut
 from ferryman.relay.lanes import Turn
 from ferryman.relay.policy import Waits
 from ferryman.relay.source import SourceDatabase
-from ferryman.relay.store.backlog import Backlog
 from ferryman.runtime import postgres, roles
-from ferryman.runtime.errors import FerrymanError, Misconfigured, Permanent, Transient
+from ferryman.runtime.desk import WHOLE_OUTBOX, read_paused_in
+from ferryman.runtime.errors import Misconfigured
 from ferryman.runtime.life import Before, Life
-from ferryman.runtime.logs import frames
-from ferryman.runtime.postgres import Connection
-from ferryman.runtime.redaction import stored_error
 from ferryman.runtime.settings_outbox import Outbox
-from ferryman.runtime.supervised import supervise
+from ferryman.runtime.supervised import supervise, waiting
 
 log = structlog.get_logger(__name__)
 
 _AWAY_SECONDS = 0.1
+_SHORTEST_REST_SECONDS = 0.01
 _LOST_SECONDS = 1.0
 _HELD_SECONDS = 1.0
-
-
-def as_they_are(_: Connection, rows: Sequence[Claimed]) -> Sequence[Any]:
-    return rows
-
-
-@dataclass(frozen=True, slots=True)
-class Hooks:
-    """The parts of a service that differ by what is sent. Each is called inside a short transaction."""
-
-    prepare: Callable[[Connection, Sequence[Claimed]], Sequence[Any]] = as_they_are
-    """Return what is sent of each row, in order; or an outcome, if the row is not to be sent."""
-    settled: Callable[[Connection, Sequence[Settling]], object] | None = None
-    """Called with the settled rows, in the transaction that settles them."""
-    held: Callable[[Connection], Collection[str]] | None = None
-    """Return the destinations that are not to be tried, once a second."""
 
 
 @dataclass(slots=True)
@@ -78,13 +62,27 @@ class DescribedOutbox:
     lost_at: float = 0.0
     """The time of the next look for rows that other relays left behind."""
     _unsettled: Sequence[Settling] = ()
-    _backlog_at: float = 0.0
+    _rest_seconds: float = _SHORTEST_REST_SECONDS
+    """The wait until the next look while nothing happens: it doubles up to `poll_seconds`."""
     _after: str | None = None
     """The destination that the last claim ended at, if it did not reach the last."""
+    _fruitful: bool = False
+    """True if this walk over the destinations has found rows."""
+    _walks: bool = False
+    """True if the last claim found nothing, and did not walk over all destinations."""
+    _full: bool = False
+    """True if there was no room for a claim."""
+    _lost_twice: list[Claimed] = field(default_factory=list)
+    """A row that was lost twice running: claimed, and not begun before all that is under way has ended."""
     _alone: bool = False
-    """True while a row that was lost twice is under way: nothing else is."""
+    """True while such a row is under way: nothing else is."""
+    held_at: float = 0.0
+    """The time of the next look at what is paused or held."""
+    paused: bool = False
+    """True while the whole outbox is paused by hand."""
     _held: Collection[str] = ()
-    _held_at: float = 0.0
+    """The destinations that are paused by hand or held by the hook."""
+    _warned: bool = False
 
     @property
     def name(self) -> str:
@@ -92,29 +90,43 @@ class DescribedOutbox:
 
     def run(self, life: Life) -> None:
         """Send rows until told to stop; then what is under way ends and is settled. A table that never fit ends it."""
-
-        def interrupted(problem: FerrymanError, seconds: float) -> None:
-            life.not_ready(str(problem))
-            log.warning("interrupted", outbox=self.outbox_name, error=str(problem))
-            life.wait(seconds)
-            life.progress()
-
-        with closing(self.way):
+        with closing(self.way), self.housekeeping.beside(life, self.opened):
+            interrupted = waiting(life, outbox=self.outbox_name)
             supervise(life.stopping, self.opened, partial(self._take_turns, life), interrupted)
+
+    @property
+    def housekeeping(self) -> RowHousekeeping:
+        """The housekeeping, which runs beside the turns and after a drain."""
+        return RowHousekeeping(self.outbox_name, self.outbox, self.label, self.source.settings.relay.backlog_seconds)
 
     @contextmanager
     def opened(self) -> Iterator[Table]:
         """Connect, and check the table."""
         settings, kafka = self.source.settings, self.outbox.channel == "kafka"
-        role = roles.needed(roles.RUN_RELAY if kafka else roles.RUN_COURIER)
         with (
             postgres.naming(self.source.setting),
-            postgres.connect(settings, self.name, autocommit=True, writes=True, role=role) as connection,
+            postgres.connect(settings, self.name, autocommit=True, writes=True, role=self._role()) as connection,
         ):
             connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
             if not kafka:
                 chains.check(connection)  # it has the log of attempts
-            yield open_table(connection, self.outbox_name, self.outbox, settings.database)
+            table = open_table(connection, self.outbox_name, self.outbox, settings.database)
+            self._warn_once(table)
+            yield table
+
+    def _warn_once(self, table: Table) -> None:
+        """Log the indexes that claims lack, at the first connection."""
+        with postgres.translated():
+            for flaw in () if self._warned else lacking(table.connection, self.outbox, table.layout):
+                log.warning("index missing", outbox=self.outbox_name, why=flaw.why, mend=flaw.ddl)
+        self._warned = True
+
+    def _role(self) -> str | None:
+        """Return the role that is needed: the owner's own, for a table of one of our systems."""
+        owner = self.outbox.table.partition(".")[0]
+        if self.outbox.channel == "kafka":
+            return roles.needed(roles.RUN_RELAY)
+        return f"ferryman_{owner}" if owner in chains.owners() else roles.needed(roles.RUN_COURIER)
 
     def drain(self, stopping: threading.Event, observe: Callable[[Turn], None]) -> int:
         """Send what is due now. Return how much is left for later. Raise when the database or the way out is away."""
@@ -123,11 +135,16 @@ class DescribedOutbox:
                 self._refuse_to_wait()
                 turn = self.run_once(table, stopping)
                 observe(turn)
-                if not (turn.published or turn.failed or self.way.under_way):
+                if turn.published or turn.failed or self.way.under_way or self._walks:
+                    continue
+                if not self._full:
                     break
+                stopping.wait(self._rest)
             self._finish(table, observe)
             self._refuse_to_wait()
-            return sum(each.pending + each.retrying for each in self._measure(table))
+            while not stopping.is_set() and self.housekeeping.forget(table):
+                pass
+            return sum(each.pending + each.retrying for each in self.housekeeping.measure(table))
 
     def _refuse_to_wait(self) -> None:
         if self.way.why_not():
@@ -141,29 +158,23 @@ class DescribedOutbox:
                 life.wait(_AWAY_SECONDS)
                 continue
             life.ready()
-            with _refusals_are_the_tables(self.outbox_name):
+            with refusals_are_the_tables(self.outbox_name):
                 turn = self.run_once(table, life.stopping)
             succeeded()
-            if time.monotonic() >= self._backlog_at:
-                self._measure(table)
-            if not (turn.published or turn.failed or self.way.under_way):
-                life.wait(self.outbox.poll_seconds)
-        with _refusals_are_the_tables(self.outbox_name):
+            if not (turn.published or turn.failed or self.way.under_way or self._walks):
+                life.wait(self._rest)
+        with refusals_are_the_tables(self.outbox_name):
             self._finish(table, lambda _: life.progress())
 
     def _finish(self, table: Table, observe: Callable[[Turn], None]) -> None:
         """Release the rows that only wait, and settle those under way as they end."""
-        if waiting := self.way.recall():
+        if self._unsettled:
+            self._settle(table, self._unsettled)
+        waiting, self._lost_twice = [*self.way.recall(), *self._lost_twice], []
+        if waiting:
             self._settle(table, [released(row) for row in waiting])
         while self.way.under_way and not self.way.why_not():
-            observe(self._settle_ended(table, self.way.ended(self.outbox.poll_seconds)))
-
-    def _measure(self, table: Table) -> Sequence[Backlog]:
-        """Set the metrics of the backlog."""
-        found = table.backlog()
-        metrics.backlog(self.label, found)
-        self._backlog_at = time.monotonic() + self.source.settings.relay.backlog_seconds
-        return found
+            observe(self._settle_ended(table, self._ended(self.outbox.poll_seconds)))
 
     # --- a turn
 
@@ -178,23 +189,45 @@ class DescribedOutbox:
             self._settle(table, [released(row) for row in rows])
             return Turn()
         unsent = self._begin(table, rows) if rows else []
-        ended = self.way.ended(0.0 if unsent else self.outbox.poll_seconds)
+        ended = self._ended(0.0 if unsent or self._walks else self._rest)
+        if rows or ended:
+            self._rest_seconds = _SHORTEST_REST_SECONDS
+        elif not (self._full or self._walks):
+            self._rest_seconds = min(self.outbox.poll_seconds, self._rest_seconds * 2)
         return self._settle_ended(table, [*unsent, *ended])
+
+    @property
+    def _rest(self) -> float:
+        """The time until the next turn, while nothing ends."""
+        return min(self.outbox.poll_seconds, _SHORTEST_REST_SECONDS if self._full else self._rest_seconds)
 
     def _claim(self, table: Table) -> list[Claimed]:
         """Claim due rows, or rows that another process left behind: these are looked for once a second."""
-        room = self.way.room()
+        self._walks = self._full = False
         self._alone = self._alone and bool(self.way.under_way)
-        if not room.most or self._alone:
+        if time.monotonic() >= self.held_at:
+            self._look_what_is_held(table)
+        if self._alone or self._lost_twice:
+            return self._next_alone()
+        room = self.way.room()
+        self._full = not (room.most or self.paused)
+        if self._full or self.paused:
             return []
         began = time.monotonic()
-        room = replace(room, avoided={*room.avoided, *self._held_destinations(table)})
+        room = replace(room, avoided={*room.avoided, *self._held})
         rows = self._claim_lost(table, room) if began >= self.lost_at else []
-        if not rows and "claim_fair" in table.statements:
-            rows, self._after = table.claim_fair(room, self._after)
-        elif not rows:
-            rows = table.claim(room.most, room.avoided)
+        if not rows and not self._lost_twice:
+            rows = self._claim_due(table, room)
         metrics.CLAIM_SECONDS.labels(self.label).observe(time.monotonic() - began)
+        return rows
+
+    def _claim_due(self, table: Table, room: Room) -> list[Claimed]:
+        if "claim_fair" not in table.statements:
+            return table.claim(room.most, room.avoided)
+        rows, self._after = table.claim_fair(room, self._after)
+        self._fruitful = self._fruitful or bool(rows)
+        self._walks = not rows and (self._after is not None or self._fruitful)
+        self._fruitful = self._fruitful and self._after is not None
         return rows
 
     def _claim_lost(self, table: Table, room: Room) -> list[Claimed]:
@@ -204,25 +237,35 @@ class DescribedOutbox:
             metrics.dead(self.label, [self.way.label_of(row.destination) for row in given_up])
             log.error("given up", outbox=self.outbox_name, rows=len(given_up), error="their relay ended each time")
         rows = table.claim_lost(room.most if self.way.many_lost else 1, room.avoided)
-        if not rows and not self.way.under_way:
-            rows = table.claim_lost(1, room.avoided, twice=True)
-            self._alone = bool(rows)
-        self.lost_at = now if rows else now + _LOST_SECONDS
-        if rows:
-            log.warning("leases expired", outbox=self.outbox_name, rows=len(rows), row=rows[0].id,
-                        attempt=rows[0].attempts)  # fmt: skip
+        if not rows:
+            self._lost_twice = table.claim_lost(1, room.avoided, twice=True)
+        found = rows or self._lost_twice
+        self.lost_at = now if found else now + _LOST_SECONDS
+        if found:
+            log.warning("leases expired", outbox=self.outbox_name, rows=len(found), row=found[0].id,
+                        attempt=found[0].attempts)  # fmt: skip
+        return rows or self._next_alone()
+
+    def _next_alone(self) -> list[Claimed]:
+        """Return the row that goes with nothing beside it, once nothing is under way."""
+        if self.way.under_way or not self._lost_twice:
+            return []
+        rows, self._lost_twice, self._alone = self._lost_twice, [], True
         return rows
 
-    def _held_destinations(self, table: Table) -> Collection[str]:
-        if self.hooks.held is not None and time.monotonic() >= self._held_at:
-            with postgres.transaction(table.connection, table.limits):
-                self._held = list(self.hooks.held(table.connection))
-            self._held_at = time.monotonic() + _HELD_SECONDS
-        return self._held
+    def _look_what_is_held(self, table: Table) -> None:
+        """Look, once a second, what is paused by hand or held by the hook. Rows under way end as they would."""
+        with postgres.transaction(table.connection, table.limits):
+            held = list(self.hooks.held(table.connection)) if self.hooks.held else []
+            paused = {each["destination"] for each in read_paused_in(table.connection, self.outbox_name)}
+        if self.paused != (WHOLE_OUTBOX in paused):
+            log.info("resumed" if self.paused else "paused", outbox=self.outbox_name)
+        self.paused, self._held = WHOLE_OUTBOX in paused, [*held, *paused - {WHOLE_OUTBOX}]
+        self.held_at = time.monotonic() + _HELD_SECONDS
 
     def _begin(self, table: Table, rows: Sequence[Claimed]) -> list[SentRow]:
         """Prepare the rows, and begin to send them. Return those that are not to be sent."""
-        made = list(zip(rows, self._prepared(table, rows), strict=True))
+        made = list(zip(rows, self.hooks.prepared(table, self.outbox_name, rows), strict=True))
         unsent = [SentRow(row, made_of, 0.0) for row, made_of in made if isinstance(made_of, Retry | Rejected)]
         fit = [(row, item) for row, item in made if not isinstance(item, Retry | Rejected)]
         self.before("send rows")
@@ -230,26 +273,15 @@ class DescribedOutbox:
             self.way.begin([row for row, _ in fit], [item for _, item in fit])
         return unsent
 
-    def _prepared(self, table: Table, rows: Sequence[Claimed]) -> Sequence[Any]:
-        """Return what is sent of each row. A bug costs its own row an attempt, and no other."""
-        prepare, connection = self.hooks.prepare, table.connection
-        if prepare is as_they_are:
-            return rows
-        try:
-            with postgres.transaction(connection, table.limits):
-                made = list(prepare(connection, rows))
-            if len(made) == len(rows):
-                return made
-            problem: Exception = ValueError(f"prepare returned {len(made)} items for {len(rows)} rows")
-        except Exception as error:  # whatever the user's function raises
-            if isinstance(error, Transient) or connection.broken:
-                raise
-            problem = error
-        if len(rows) > 1:
-            return [item for row in rows for item in self._prepared(table, [row])]
-        log.error("prepare failed", outbox=self.outbox_name, row=rows[0].id, error=type(problem).__name__,
-                  where=frames(problem))  # fmt: skip
-        return [Retry(stored_error(f"prepare: {type(problem).__name__}"))]
+    def _ended(self, seconds: float) -> list[SentRow]:
+        """Return the rows that ended, and show them in the metrics."""
+        if self.outbox.channel == "kafka":
+            return self.way.ended(seconds)
+        metrics.IN_FLIGHT.labels(self.label).set(self.way.under_way)
+        ended = self.way.ended(seconds)
+        metrics.answers(self.label, [(each.outcome, each.seconds) for each in ended])
+        metrics.IN_FLIGHT.labels(self.label).set(self.way.under_way)
+        return ended
 
     def _settle_ended(self, table: Table, sent: Sequence[SentRow]) -> Turn:
         if not sent:
@@ -267,10 +299,7 @@ class DescribedOutbox:
     def _settle(self, table: Table, settlings: Sequence[Settling]) -> set[str]:
         """Settle the rows, and remember them until that succeeded. Return the ids of those that were still ours."""
         self._unsettled = settlings
-        try:
-            settled = table.settle(settlings, partial(self._tell, table, settlings))
-        except _SettledFailed as failed:
-            settled = self._settle_singly(table, settlings, failed)
+        settled = self._settle_and_tell(table, settlings)
         self._unsettled = ()
         if lost := len(settlings) - len(settled):
             log.warning("lease lost", outbox=self.outbox_name, rows=lost)
@@ -278,14 +307,9 @@ class DescribedOutbox:
 
     def _tell(self, table: Table, settlings: Sequence[Settling], ours: Collection[str]) -> None:
         """Call the hook with the rows that were still ours."""
-        if self.hooks.settled is None or not ours:
-            return
-        try:
-            self.hooks.settled(table.connection, [each for each in settlings if each.row.id in ours])
-        except Exception as error:  # whatever the user's function raises
-            if isinstance(error, Transient) or table.connection.broken:
-                raise
-            raise _SettledFailed(type(error).__name__, frames(error)) from error
+        if ours:
+            self.before("commit rows")
+            self.hooks.tell(table, [each for each in settlings if each.row.id in ours])
 
     def _bury(self, table: Table) -> list[Claimed]:
         """Give up rows that were lost too often, and call the hook with them: without it, if it fails."""
@@ -297,17 +321,20 @@ class DescribedOutbox:
 
         try:
             return table.bury(told)
-        except _SettledFailed as failed:
+        except SettledFailed as failed:
             log.error("settled failed", outbox=self.outbox_name, error=failed.args[0], where=failed.args[1])  # noqa: TRY400
             return table.bury(lambda _: None)
 
-    def _settle_singly(self, table: Table, settlings: Sequence[Settling], failed: "_SettledFailed") -> set[str]:
-        """Settle each row alone. The row that the hook fails for is settled without it: it must not be sent again."""
-        if len(settlings) > 1:
-            return {identity for each in settlings for identity in self._settle(table, [each])}
-        kind, where = failed.args
-        log.error("settled failed", outbox=self.outbox_name, row=settlings[0].row.id, error=kind, where=where)
-        return table.settle(settlings)
+    def _settle_and_tell(self, table: Table, settlings: Sequence[Settling]) -> set[str]:
+        """Settle the rows, or each alone. One that the hook fails for is settled without: it must not be sent again."""
+        try:
+            return table.settle(settlings, partial(self._tell, table, settlings))
+        except SettledFailed as failed:
+            if len(settlings) > 1:
+                return {identity for each in settlings for identity in self._settle_and_tell(table, [each])}
+            kind, where = failed.args
+            log.error("settled failed", outbox=self.outbox_name, row=settlings[0].row.id, error=kind, where=where)  # noqa: TRY400
+            return table.settle(settlings)
 
     def _count(self, ours: Sequence[Settling], sent: Sequence[SentRow]) -> Turn:
         """Count and log what became of the rows; `ours` are those that were settled."""
@@ -330,23 +357,6 @@ class DescribedOutbox:
             )  # fmt: skip
         unknown = sum(isinstance(each.outcome, Unknown) for each in sent)
         return Turn(published=len(done), failed=len(failed), unknown=unknown)
-
-
-class _SettledFailed(Exception):
-    """The hook `settled` raised an error: its name, and where."""
-
-
-@contextmanager
-def _refusals_are_the_tables(outbox: str) -> Iterator[None]:
-    """Retry what the user's constraint or trigger refuses: one table must not end the relay of the others."""
-    try:
-        with postgres.translated():
-            yield
-    except Permanent as error:
-        raise Transient(
-            f"the table refuses what the relay writes: {error.message}", setting=f"outbox.{outbox}.table",
-            remedy="correct its constraint or trigger, or the words under outbox." + outbox,
-        ) from error  # fmt: skip
 
 
 def source_of(name: str, outbox: Outbox, sources: Sequence[SourceDatabase]) -> SourceDatabase:

@@ -101,7 +101,7 @@ UPDATE {table} t
 SET {set_next}{set_done}{set_reference}{set_touched}{status} = n.status::{status_type},
     {attempts} = greatest(t.{attempts} - n.back, 0), {error} = n.error::{error_type}
 FROM n
-WHERE t.{id} = n.id AND t.{status} NOT IN ({terminal}) AND (n.done OR t.{lease} = n.claimed_at)
+WHERE t.{id} = n.id AND t.{status} NOT IN ({terminal}) AND (n.done OR t.{lease} = n.claimed_at AND {in_flight})
 RETURNING t.{id}::text
 """
 
@@ -156,7 +156,7 @@ def compiled(name: str, outbox: Outbox, layout: Layout) -> dict[str, Composed]:
     `claim_lost` takes over rows that another process claimed and did not settle, and `claim_twice_lost` those that were
     lost twice running. There is no `claim_fair` without a destination in the row.
     """
-    parts = _parts(name, outbox, layout)
+    parts = parts_of(name, outbox, layout)
     logs = outbox.channel != "kafka"
     lost: Parts = {**parts, "turn": "", "mark": "{in_doubt_again}", "logged": _LOGGED_LOSSES if logs else ""}
     templates = {
@@ -172,11 +172,11 @@ def compiled(name: str, outbox: Outbox, layout: Layout) -> dict[str, Composed]:
     }
     if layout.has("destination"):
         templates["claim_fair"] = (_CLAIM_FAIR, parts)
-    return {each: _put(template, named) for each, (template, named) in templates.items()}
+    return {each: put(template, named) for each, (template, named) in templates.items()}
 
 
-def _parts(name: str, outbox: Outbox, layout: Layout) -> Parts:
-    """Return everything that the templates name in braces: a text is a template itself."""
+def parts_of(name: str, outbox: Outbox, layout: Layout) -> Parts:
+    """Return everything that templates of this table's statements name in braces: a text is a template itself."""
     words, retries = outbox.words, retries_of(outbox.retry)
     most_waits = min(retries.limit or _MOST_WAITS, _MOST_WAITS)
     columns = {role: Identifier(column) for role, column in layout.columns.items()}
@@ -212,7 +212,7 @@ def _parts(name: str, outbox: Outbox, layout: Layout) -> Parts:
         "logged": "",
     }
     parts: Parts = {**columns, **types, **literals, **conditions, **_states(words.claimed), **_content(outbox, layout)}
-    earlier = _put(_EARLIER, parts | {"row": Identifier("e")}) if outbox.order == "key" else ""
+    earlier = put(_EARLIER, parts | {"row": Identifier("e")}) if outbox.order == "key" else ""
     return parts | {"turn": earlier}
 
 
@@ -236,7 +236,10 @@ def _content(outbox: Outbox, layout: Layout) -> Parts:
     """Return what depends on the table's columns: a message's parts, when a row is due, what settling sets."""
     has, kind = layout.has, layout.types.get("payload", "")
     destination = "topic" if outbox.channel == "kafka" else "destination"
-    by_time = "(t.{next_attempt_at} IS NULL OR t.{next_attempt_at} <= now())"
+    by_index = "next_attempt_at" in layout.never_null  # else a claim reads past every row that waits
+    by_time = (
+        "t.{next_attempt_at} <= now()" if by_index else "(t.{next_attempt_at} IS NULL OR t.{next_attempt_at} <= now())"
+    )
     by_lease = (
         "(t.{lease} IS NULL OR coalesce(t.{attempts}, 0) < 1 OR t.{lease} + make_interval(secs => "
         "({waits}::float8[])[least(t.{attempts}, cardinality({waits}::float8[]))]) <= now())"
@@ -261,7 +264,7 @@ def _content(outbox: Outbox, layout: Layout) -> Parts:
         "avoided": f" AND t.{{{destination}}} <> ALL (%(avoided)s::text[]::{{{destination}_type}}[])"
         if has(destination) else "",
         "created": "t.{created_at}" if has("created_at") else "t.{lease}",
-        "order": "t.{created_at}, t.{id}" if has("created_at") else "t.{id}",
+        "order": ", ".join(f"t.{{{role}}}" for role in layout.order),
         "set_done": done if has("done_at") else "",
         "set_next": next_attempt if has("next_attempt_at") else "",
         "set_reference": "{reference} = coalesce(n.reference::{reference_type}, t.{reference}), "
@@ -273,9 +276,9 @@ def _words(words: Iterable[str | None]) -> Composed:
     return SQL(", ").join(Literal(word) for word in words if word is not None)
 
 
-def _put(template: str, parts: Parts) -> Composed:
+def put(template: str, parts: Parts) -> Composed:
     """Put the parts that a template names into it, and the parts that they name into them."""
     named = {name: parts[name] for _, name, _, _ in Formatter().parse(template) if name}
     return SQL(template).format(
-        **{name: _put(part, parts) if isinstance(part, str) else part for name, part in named.items()}
+        **{name: put(part, parts) if isinstance(part, str) else part for name, part in named.items()}
     )

@@ -1,20 +1,22 @@
 """A described table: inspected when the relay connects, then claimed from and settled with statements made for it."""
 
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from psycopg.sql import Composed
 
-from ferryman.channels.outcome import Delivered, Rejected, Retry, Unavailable, Unknown
+from ferryman.channels.outcome import WORDS
 from ferryman.migrations import chains
-from ferryman.relay.described.layout import check_words, fit, look
+from ferryman.relay.described.layout import Layout, check_words, fit, look
 from ferryman.relay.described.rows import Claimed, RowEnd, Settling
 from ferryman.relay.described.statements import compiled
 from ferryman.relay.described.way_out import Room
 from ferryman.relay.store.backlog import Backlog
 from ferryman.runtime import postgres
+from ferryman.runtime.errors import Permanent, Transient
 from ferryman.runtime.postgres import Connection
 from ferryman.runtime.settings import Database
 from ferryman.runtime.settings_outbox import Outbox
@@ -23,10 +25,18 @@ _MOST_PLACES = 256
 """The most destinations that one claim walks over."""
 
 _MOST_GIVEN_UP = 500
-_OUTCOMES = {
-    Delivered: "delivered", Retry: "failed", Rejected: "rejected", Unknown: "unknown", Unavailable: "unavailable",
-    type(None): "released",
-}  # fmt: skip
+MOST_FORGOTTEN = 5000
+"""The most attempts that are deleted at once, so that no turn waits for long."""
+
+_FORGET = """\
+-- outbox.forget_attempts
+DELETE FROM ferryman.outbox_attempt a
+WHERE a.ctid = ANY (ARRAY(
+    SELECT o.ctid FROM ferryman.outbox_attempt o
+    WHERE o.outbox = %(name)s AND o.ended_at < statement_timestamp() - make_interval(secs => %(seconds)s)
+    ORDER BY o.ended_at LIMIT %(most)s
+))
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +46,7 @@ class Table:
     connection: Connection
     statements: Mapping[str, Composed]
     limits: Database
+    layout: Layout
 
     def claim(self, most: int, avoided: Collection[str] = ()) -> list[Claimed]:
         """Claim rows that are due, the oldest first."""
@@ -74,7 +85,7 @@ class Table:
             "dones": [each.end is RowEnd.DONE for each in what],
             "waits": [each.wait_seconds for each in what],
             "references": [getattr(each.outcome, "reference", None) for each in what],
-            "outcomes": [_OUTCOMES[type(each.outcome)] for each in what],
+            "outcomes": [WORDS.get(type(each.outcome), "released") for each in what],
             "codes": [getattr(each.outcome, "code", None) for each in what],
             "excerpts": [getattr(each.outcome, "excerpt", None) for each in what],
             "contents": [each.content for each in what],
@@ -92,6 +103,11 @@ class Table:
             also(rows)
         return rows
 
+    def forget_attempts(self, name: str, seconds: float) -> int:
+        """Delete attempts of an outbox that ended so long ago, `MOST_FORGOTTEN` at a time. Return how many."""
+        with postgres.transaction(self.connection, self.limits) as cursor:
+            return cursor.execute(_FORGET, {"name": name, "seconds": seconds, "most": MOST_FORGOTTEN}).rowcount
+
     def backlog(self) -> list[Backlog]:
         return [Backlog(*row) for row in self._run(self.statements["backlog"])]
 
@@ -108,7 +124,20 @@ def open_table(connection: Connection, name: str, outbox: Outbox, limits: Databa
             chains.check(connection, (owner,))  # one of ours: its migrations make it
         layout = fit(name, outbox, live)
         check_words(connection, name, outbox, layout.types["status"])
-    return Table(connection, compiled(name, outbox, layout), limits)
+    return Table(connection, compiled(name, outbox, layout), limits, layout)
+
+
+@contextmanager
+def refusals_are_the_tables(outbox: str) -> Iterator[None]:
+    """Retry what the user's constraint or trigger refuses: one table must not end the relay of the others."""
+    try:
+        with postgres.translated():
+            yield
+    except Permanent as error:
+        raise Transient(
+            f"the table refuses what the relay writes: {error.message}", setting=f"outbox.{outbox}.table",
+            remedy="correct its constraint or trigger, or the words under outbox." + outbox,
+        ) from error  # fmt: skip
 
 
 def _row(columns: Sequence[Any], *, lost: bool) -> Claimed:

@@ -20,7 +20,7 @@ def dispatcher(settings: Any) -> Courier:
         )  # fmt: skip
     url, secret = runner.url, runner.secret.get_secret_value()
     signs = runner.auth == "signature"
-    courier = Courier("runner", outbox=described(runner))
+    courier = Courier("runner", outbox=described(runner, settings.http.timeout_seconds))
 
     @courier.prepare
     def posts(_: Any, events: Sequence[Claimed]) -> list[Post]:

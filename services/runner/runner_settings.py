@@ -3,16 +3,14 @@
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from pydantic import SecretStr
-
-from ferryman import Section, setting
+from ferryman import HttpUrl, Section, SigningSecret, setting
 
 
 class RunnerSettings(Section):
     """The settings of `ferryman run runner`."""
 
-    url: str | None = setting(None, "Where events are posted: http(s)://host/path.")
-    secret: SecretStr | None = setting(
+    url: HttpUrl | None = setting(None, "Where events are posted: http(s)://host/path.")
+    secret: SigningSecret | None = setting(
         None, "The secret that the runner knows: it signs each request, or is its bearer token.",
         danger="whoever has it can post events to the runner",
     )  # fmt: skip
@@ -32,10 +30,10 @@ class RunnerSettings(Section):
 def outboxes(settings: Any) -> Mapping[str, Any]:
     """Return the described outbox `runner`, if there is a runner."""
     runner = settings.section(RunnerSettings)
-    return {} if runner.url is None else {"runner": described(runner)}
+    return {} if runner.url is None else {"runner": described(runner, settings.http.timeout_seconds)}
 
 
-def described(runner: RunnerSettings) -> Mapping[str, Any]:
+def described(runner: RunnerSettings, timeout_seconds: float) -> Mapping[str, Any]:
     """Return the description of `runner.event_outbox`. No event is ever given up."""
     return {
         "table": "runner.event_outbox",
@@ -46,7 +44,7 @@ def described(runner: RunnerSettings) -> Mapping[str, Any]:
             "done_at": "delivered_at", "updated_at": "updated_at",
         },
         "words": {"pending": ["PENDING", "FAILED"], "claimed": "SENDING", "done": "DELIVERED"},
-        "lease": {"column": "claimed_at", "seconds": 60},
+        "lease": {"column": "claimed_at", "seconds": max(60, 3 * timeout_seconds)},
         "retry": {
             "limit": 0, "base_seconds": runner.base_seconds, "cap_seconds": runner.cap_seconds, "offset": 0,
             "jitter": runner.jitter,

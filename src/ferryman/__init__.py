@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from ferryman.outbox import append, append_async, append_many, append_many_async
     from ferryman.relay.described.courier import Courier, Ended
     from ferryman.relay.described.rows import Claimed
+    from ferryman.runtime.chore import Chore
+    from ferryman.runtime.endpoints import HttpUrl, SigningSecret
     from ferryman.runtime.errors import FerrymanError, Misconfigured, Permanent, Transient, Unreachable
     from ferryman.runtime.setting import Section, setting
     from ferryman.runtime.system import System
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from ferryman.schemas.active import use_schemas
 
 _HOMES = {
+    "Chore": "ferryman.runtime.chore",
     "Claimed": "ferryman.relay.described.rows",
     "Consumer": "ferryman.consumer.api",
     "Courier": "ferryman.relay.described.courier",
@@ -28,6 +31,7 @@ _HOMES = {
     "Encoded": "ferryman.message",
     "Ended": "ferryman.relay.described.courier",
     "FerrymanError": "ferryman.runtime.errors",
+    "HttpUrl": "ferryman.runtime.endpoints",
     "Message": "ferryman.message",
     "Misconfigured": "ferryman.runtime.errors",
     "Outcome": "ferryman.consumer.model",
@@ -37,6 +41,7 @@ _HOMES = {
     "Refused": "ferryman.message",
     "Retry": "ferryman.consumer.model",
     "Section": "ferryman.runtime.setting",
+    "SigningSecret": "ferryman.runtime.endpoints",
     "System": "ferryman.runtime.system",
     "Transient": "ferryman.runtime.errors",
     "Unreachable": "ferryman.runtime.errors",
@@ -51,6 +56,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "Chore",
     "Claimed",
     "Consumer",
     "Courier",
@@ -58,6 +64,7 @@ __all__ = [
     "Encoded",
     "Ended",
     "FerrymanError",
+    "HttpUrl",
     "Message",
     "Misconfigured",
     "Outcome",
@@ -67,6 +74,7 @@ __all__ = [
     "Refused",
     "Retry",
     "Section",
+    "SigningSecret",
     "System",
     "Transient",
     "Unreachable",

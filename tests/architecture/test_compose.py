@@ -138,9 +138,12 @@ def services_that_cannot_have_replicas(compose: Compose) -> list[str]:
 
 
 def services_that_start_too_early(compose: Compose) -> list[str]:
-    needed = {("migrate", "service_completed_successfully"), ("kafka", "service_healthy")}
+    schema, kafka = ("migrate", "service_completed_successfully"), ("kafka", "service_healthy")
     return [
-        name for name in serving(compose) if needed - {each[1:] for each in dependencies(compose) if each[0] == name}
+        name
+        for name in serving(compose)
+        if {schema, *([kafka] if name != "dispatcher" else [])}
+        - {each[1:] for each in dependencies(compose) if each[0] == name}
     ]
 
 
@@ -228,6 +231,9 @@ FAULTS: Sequence[tuple[Check, str, Any]] = (
     (services_that_cannot_have_replicas, "services.relay.ports", ["127.0.0.1:9464:9464"]),
     (services_that_start_too_early, "services.relay.depends_on.migrate.condition", "service_started"),
     (services_that_start_too_early, "services.relay.depends_on", {}),
+    (services_that_start_too_early, "services.dispatcher.depends_on", {}),
+    (services_that_cannot_be_made, "services.dispatcher.environment.FERRYMAN_RUNNER__URL", ""),
+    (services_that_cannot_be_made, "services.dispatcher.environment.FERRYMAN_HTTP__TIMEOUT_SECONDS", "25"),
     (services_that_stay_away, "services.relay.restart", "on-failure"),
     (unknown_dependencies, "services.doctor.depends_on.zookeeper", {"condition": "service_healthy"}),
     (dependencies_that_never_get_healthy, "services.postgres.healthcheck", {"disable": True}),
@@ -256,7 +262,7 @@ def test_every_compose_check_has_a_fault() -> None:
     assert {check for check, _, _ in FAULTS} == set(CHECKS.values())
 
 
-@pytest.mark.parametrize("name", ["doctor", "relay"])
+@pytest.mark.parametrize("name", ["dispatcher", "doctor", "relay"])
 def test_our_services_know_the_addresses_of_the_servers(name: str) -> None:
     settings = settings_of(COMPOSE, name)
     assert settings.database_url

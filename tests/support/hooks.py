@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID, uuid4
 
+from ferryman.channels.outcome import Delivered, Outcome
 from ferryman.relay.described.courier import Courier
 from ferryman.relay.described.couriers import courier
+from ferryman.relay.described.rows import Claimed
 from ferryman.relay.described.service import DescribedOutbox
 from ferryman.relay.described.table import Table
 from ferryman.runtime.postgres import Connection
@@ -19,10 +21,12 @@ DDL = """
 CREATE SCHEMA shop;
 CREATE TABLE shop.hooks (
     id uuid PRIMARY KEY, destination text NOT NULL, payload jsonb NOT NULL, status text NOT NULL DEFAULT 'PENDING',
-    attempts integer NOT NULL DEFAULT 0, error text, claimed_at timestamptz, next_attempt_at timestamptz,
+    attempts integer NOT NULL DEFAULT 0, error text, claimed_at timestamptz,
+    next_attempt_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     created_at timestamptz NOT NULL DEFAULT clock_timestamp(), done_at timestamptz
 );
-CREATE INDEX ON shop.hooks (destination, created_at, id) WHERE status = 'PENDING';
+CREATE INDEX ON shop.hooks (destination, next_attempt_at, created_at, id) WHERE status = 'PENDING';
+CREATE INDEX ON shop.hooks (claimed_at) WHERE status = 'SENDING';
 """
 
 
@@ -73,6 +77,13 @@ class HookTable:
         with closing(service.way), service.opened() as table:
             assert service.way.why_not() is None
             yield CourierTurns(service, table)
+
+
+class Letters:
+    """A channel of a user's own, with nothing but `send`."""
+
+    async def send(self, item: Claimed) -> Outcome:
+        return Delivered(reference=f"letter-{item.destination}", excerpt="thank you")
 
 
 @dataclass

@@ -29,8 +29,11 @@ PRELOAD = ["__main__", "support.preload"]
 NOT_INHERITED = ("FERRYMAN_", "DATABASE_URL")
 
 
-# The services whose constructor takes `before`, by system.
-STEPPED = {"relay": "ferryman.relay.service:JournalRelay"}
+# The functions that make a service and take `before`, by system.
+STEPPED = {
+    "relay": "ferryman.relay.service:JournalRelay",
+    "courier": "ferryman.relay.described.couriers:courier",
+}
 
 
 class KillAt(NamedTuple):

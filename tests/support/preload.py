@@ -12,6 +12,8 @@ from ferryman.cli.app import COMMANDS
 for _module, _line in COMMANDS.values():
     importlib.import_module(_module.partition(":")[0])
 importlib.import_module("ferryman.relay.service")
+importlib.import_module("ferryman.relay.described.couriers")
+importlib.import_module("ferryman.channels.http.client")
 importlib.import_module("ferryman.console.service")
 
 __all__ = ["confluent_kafka", "psycopg_pool", "rich", "sqlalchemy"]

@@ -6,8 +6,11 @@ size: the relay keeps a smaller one to bound its memory, which the loop does not
 For the wallet's consumer, psycopg runs the same transactions. It runs the same statements through the same functions
 and writes the same rows: the wallet's rules decide, and a result is encoded with the balance that it reports. The loop
 does without Kafka, decoding, the search for duplicates and the checks of a batch.
+
+For a courier, an aiohttp session posts the same bodies with the same headers, as many at once.
 """
 
+import asyncio
 import gc
 import json
 import sys
@@ -16,12 +19,15 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 from uuid import UUID, uuid5
 
+import aiohttp
 import psycopg
 from confluent_kafka import Producer
 
 from ferryman import outbox
 from ferryman.bench.commands import Deduction, Stream, codec
 from ferryman.bench.meters import Connection
+from ferryman.channels.http.request import HttpRequest, request_of
+from ferryman.channels.model import Post
 from ferryman.consumer.model import Record
 from ferryman.consumer.store import receipts
 from ferryman.consumer.store.receipts import DEFAULT_LIMITS, HANDLED, InboxVerdict
@@ -42,6 +48,11 @@ _ENTRIES = f"""\
 -- bench.entries
 SELECT {claims.COLUMNS} FROM ferryman.outbox o ORDER BY o.position LIMIT %s
 """  # noqa: S608 - only our own columns are put in
+
+_BODIES = """\
+-- bench.bodies
+SELECT id::text, convert_to(payload::text, 'UTF8') FROM bench.hooks ORDER BY created_at, id LIMIT %s
+"""
 
 _RELAY = {name: value for name, value in {**DEFAULTS, **INSISTED}.items() if not name.startswith("queue.")}
 
@@ -141,6 +152,37 @@ def handle(task: dict[str, Any]) -> float:
         return time.perf_counter() - began
 
 
+def post(task: dict[str, Any]) -> float:
+    """Post the body of every row. Return the seconds until the last answer."""
+    with psycopg.connect(task["database_url"]) as connection:
+        rows = connection.execute(_BODIES, (task["rows"],)).fetchall()
+    requests = list[tuple[HttpRequest, bytes]]()
+    for identity, body in rows:
+        post = Post(task["url"], body, identity, secrets=tuple(task["secrets"]))
+        request = request_of(post, most_body_bytes=1 << 20, at=int(time.time()))
+        assert isinstance(request, HttpRequest)
+        requests.append((request, body))
+    collect_less()
+    return asyncio.run(_posted(requests, task["at_once"]))
+
+
+async def _posted(requests: Sequence[tuple[HttpRequest, bytes]], at_once: int) -> float:
+    left = iter(requests)
+
+    async def post_each(session: aiohttp.ClientSession) -> None:
+        for request, body in left:
+            async with session.post(request.url, data=body, headers=request.headers, allow_redirects=False) as response:
+                await response.read()
+                response.raise_for_status()
+
+    connector = aiohttp.TCPConnector(limit=0)
+    jar = aiohttp.DummyCookieJar()
+    async with aiohttp.ClientSession(connector=connector, cookie_jar=jar, auto_decompress=False) as session:
+        began = time.perf_counter()
+        await asyncio.gather(*(post_each(session) for _ in range(at_once)))
+        return time.perf_counter() - began
+
+
 if __name__ == "__main__":
     task = json.load(sys.stdin)
-    print(json.dumps({"seconds": {"produce": produce, "handle": handle}[task["loop"]](task)}))
+    print(json.dumps({"seconds": {"produce": produce, "handle": handle, "post": post}[task["loop"]](task)}))

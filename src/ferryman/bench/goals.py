@@ -106,3 +106,13 @@ PIPELINE_ONE_RATE = Goal(
 )
 PIPELINE_P99 = Goal("pipeline_p99", "<=", 100, "ms", "from COMMIT of a request to its outcome's, at half of that rate")
 INBOX_MEMORY = Goal("inbox_memory", "<=", 200, "MB", "most resident memory of the consumer, a backlog of 1,000,000")
+HTTP_RATE_SLOW = Goal("http_rate_slow", ">=", 0.9, "of aiohttp alone", "a courier, 64 in flight, answers after 20 ms")
+HTTP_RATE_FAST = Goal("http_rate_fast", ">=", 0.35, "of aiohttp alone", "a courier, 64 in flight, answers at once")
+SINK_STATEMENTS = Goal("sink_statements", "<=", 8, "a batch", "statements of a courier")
+HEALTHY_P99 = Goal("healthy_p99", "<=", 1.5, "times without", "p99 of an endpoint beside one that takes 5 s")
+CLAIM_AFTER_MILLION_DONE = Goal(
+    "claim_after_million_done", "<=", 2, "times without", "a claim over 1,000,000 delivered rows"
+)
+CLAIM_BESIDE_MILLION_WAITING = Goal(
+    "claim_beside_million_waiting", "<=", 2, "times without", "a claim beside 1,000,000 rows of another endpoint"
+)

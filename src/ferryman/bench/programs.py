@@ -73,17 +73,17 @@ def bare_seconds(bench: Bench, loop: str, task: dict[str, Any], seconds: float) 
     return float(result_of(bench, "bare_loops", {"loop": loop, **task}, seconds)["seconds"])
 
 
-def drain(bench: Bench, database_url: str) -> AbstractContextManager[Program]:
-    """Start `ferryman drain relay`: it publishes what is pending, then ends."""
-    command = [*FERRYMAN, "drain", "relay", "--json"]
-    return running("ferryman drain relay", command, bench.ferryman_environment(database_url))
+def drain(bench: Bench, database_url: str, name: str = "relay", **more: str) -> AbstractContextManager[Program]:
+    """Start `ferryman drain NAME`: it sends what is pending, then ends."""
+    command = [*FERRYMAN, "drain", name, "--json"]
+    return running(f"ferryman drain {name}", command, bench.ferryman_environment(database_url, **more))
 
 
 @contextmanager
-def service(bench: Bench, name: str, database_url: str) -> Iterator[Program]:
+def service(bench: Bench, name: str, database_url: str, **more: str) -> Iterator[Program]:
     """Start `ferryman run NAME`, wait until it says that it is ready, and stop it at the end."""
     port = places.free_port()
-    environment = bench.ferryman_environment(database_url, FERRYMAN_HEALTH__PORT=str(port))
+    environment = bench.ferryman_environment(database_url, FERRYMAN_HEALTH__PORT=str(port), **more)
     with running(name, [*FERRYMAN, "run", name], environment, ready=lambda: _is_ready(port)) as program:
         program.await_ready()
         yield program

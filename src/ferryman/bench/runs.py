@@ -6,7 +6,7 @@ from dataclasses import replace
 import psycopg
 from confluent_kafka import KafkaException
 
-from ferryman.bench import goals, inbox, pipeline, relay_backlog, running_relay, writing
+from ferryman.bench import goals, inbox, pipeline, relay_backlog, running_relay, sinks, writing
 from ferryman.bench.goals import Figure, Goal
 from ferryman.bench.servers import Bench
 from ferryman.runtime.errors import FerrymanError
@@ -36,11 +36,20 @@ RUNS: dict[str, Mapping[Take, Sequence[Goal]]] = {
     "pipeline": {
         pipeline.payments: (goals.PIPELINE_RATE, goals.PIPELINE_ONE_RATE, goals.PIPELINE_P99),
     },
+    "sinks": {
+        sinks.slow_rate: (goals.HTTP_RATE_SLOW,),
+        sinks.fast_rate: (goals.HTTP_RATE_FAST,),
+        sinks.statements: (goals.SINK_STATEMENTS,),
+        sinks.healthy_latency: (goals.HEALTHY_P99,),
+        sinks.claims_after_done: (goals.CLAIM_AFTER_MILLION_DONE,),
+        sinks.claims_beside_waiting: (goals.CLAIM_BESIDE_MILLION_WAITING,),
+    },
     "codec": {writing.codec_speed: (goals.CODEC,)},
     "latency": {running_relay.latency: (goals.LATENCY_P50, goals.LATENCY_P99, goals.LATENCY_P99_CROWDED)},
 }
 
 WITHOUT_SERVERS = frozenset({"codec"})
+WITHOUT_KAFKA = frozenset({"sinks"})
 
 
 def names(run: str) -> list[str]:

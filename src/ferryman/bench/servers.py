@@ -206,21 +206,17 @@ def _usage() -> tuple[float, float]:
 
 @contextmanager
 def open_bench(
-    settings: Settings, scale: Scale, environment: Callable[..., Mapping[str, str]], say: Callable[[str], None]
-) -> Iterator[Bench]:
+    settings: Settings, scale: Scale, environment: Callable[..., Mapping[str, str]], say: Callable[[str], None],
+    *, with_kafka: bool = True,
+) -> Iterator[Bench]:  # fmt: skip
     """Start the servers that no setting names, and migrate the database that every measurement copies."""
     url = runtime_postgres.required_url(settings) if settings.database_url else None
-    brokers = settings.kafka.bootstrap_servers
+    brokers, version, parts = settings.kafka, "", dict[str, Part]()
     with ExitStack() as closing:
-        broker, climb = kafka.find(brokers, reach="anywhere" if brokers else "machine")
-        closing.callback(broker.close)
-        if isinstance(broker, kafka.BuiltInKafka):
-            raise Misconfigured(
-                f"a bench needs a real broker, and this machine has none ({climb})",
-                setting="kafka.bootstrap_servers", remedy="name one, or install Java 17 and Maven",
-            )  # fmt: skip
-        say(str(climb))
-        version = f"Apache Kafka {java.version('kafka')}" if isinstance(broker, kafka.LocalKafka) else climb.took
+        if with_kafka:
+            broker, version = _broker(brokers.bootstrap_servers, say)
+            closing.callback(broker.close)
+            brokers, parts = brokers.model_copy(update={"bootstrap_servers": broker.url}), {"Kafka": broker}
         server, climb = postgres.find(url, reach="anywhere" if url else "machine")
         closing.callback(server.close)
         say(str(climb))
@@ -231,8 +227,20 @@ def open_bench(
         if counts:
             with psycopg.connect(migrated, autocommit=True) as connection:
                 connection.execute(_CREATE_COUNTER)
-        ours = settings.kafka.model_copy(update={"bootstrap_servers": broker.url})
-        yield Bench(scale, ours, environment, say, {"PostgreSQL": server, "Kafka": broker}, version, template, counts)
+        yield Bench(scale, brokers, environment, say, {"PostgreSQL": server, **parts}, version, template, counts)
+
+
+def _broker(brokers: str | None, say: Callable[[str], None]) -> tuple[Part, str]:
+    """Find a broker, or start one. Return it and its version."""
+    broker, climb = kafka.find(brokers, reach="anywhere" if brokers else "machine")
+    if isinstance(broker, kafka.BuiltInKafka):
+        broker.close()
+        raise Misconfigured(
+            f"a bench needs a real broker, and this machine has none ({climb})",
+            setting="kafka.bootstrap_servers", remedy="name one, or install Java 17 and Maven",
+        )  # fmt: skip
+    say(str(climb))
+    return broker, f"Apache Kafka {java.version('kafka')}" if isinstance(broker, kafka.LocalKafka) else climb.took
 
 
 def _counts_statements(server: Part) -> bool:

@@ -11,9 +11,9 @@ from ferryman.channels.outcome import Outcome
 class Post:
     """An HTTP request with the method POST. Its `repr` shows no body, no secret and no part of the URL that may be one.
 
-    `id` becomes the header `webhook-id`: the receiver finds duplicates by it. A courier fills in the row's id. Every
-    secret signs the request (Standard Webhooks); a secret is `whsec_` and base64, or any other text as it is. `bearer`
-    becomes the header `Authorization`.
+    `id` becomes the header `webhook-id`: the receiver finds duplicates by it. Every secret signs
+    the request (Standard Webhooks); a secret is `whsec_` and base64, or any other text as it is. `bearer` becomes the
+    header `Authorization`. A courier fills in the row's id, and the secrets or the token of its outbox.
     """
 
     url: str = field(repr=False)
@@ -29,7 +29,8 @@ class Channel(Protocol):
     """A way to send one item. All methods run in the event loop of `Sending`; many sends run at once.
 
     `send` answers with an outcome. What it raises is a bug: the item is tried again, and the log has the traceback.
-    It must not block, and should end before the deadline, when it is cancelled.
+    It must not block, and should end before the deadline, when it is cancelled. A channel of a user's own may
+    do without `open` and `close`.
     """
 
     async def open(self) -> None:

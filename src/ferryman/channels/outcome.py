@@ -10,9 +10,12 @@ Match them exhaustively. The words of an error may be stored and shown to the ro
 address of our own network. A code is a label of metrics: a fixed list, and never a destination.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
+
+from ferryman.message import Message
 
 
 class Code(StrEnum):
@@ -97,11 +100,12 @@ class Retry:
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """The item cannot succeed as it is."""
+    """The item cannot succeed as it is. `reports` are messages about it, for a courier that refuses a row."""
 
     error: str
     code: Code = Code.OTHER
     excerpt: str | None = None
+    reports: tuple[Message, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,3 +129,8 @@ class Unavailable:
 
 Outcome: TypeAlias = Delivered | Retry | Rejected | Unknown | Unavailable
 """The result of one send."""
+
+WORDS: Mapping[type, str] = {
+    Delivered: "delivered", Retry: "failed", Rejected: "rejected", Unknown: "unknown", Unavailable: "unavailable",
+}  # fmt: skip
+"""The word of each outcome in the attempt log and in metrics."""

@@ -207,7 +207,7 @@ class Sending:
     async def _live(self) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         try:
-            await self._channel.open()
+            await self._call_if_any("open")
         except BaseException as error:
             self._opened.set_exception(error)
             return
@@ -215,7 +215,12 @@ class Sending:
         self._opened.set_result(None)
         await self._stop.wait()
         await self._flights.last()
-        await self._channel.close()
+        await self._call_if_any("close")
+
+    async def _call_if_any(self, method: str) -> None:
+        """Open or close the channel, if it needs that."""
+        if (found := getattr(self._channel, method, None)) is not None:
+            await found()
 
     def _begin_to_stop(self) -> None:
         self._flights.recall()

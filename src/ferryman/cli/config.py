@@ -71,7 +71,7 @@ def _rows(setting: Described, loaded: Loaded) -> list[dict[str, Any]]:
         table, inner = setting.name.split(".NAME.")
         names = attrgetter(table)(loaded.settings)
         return [
-            _row(f"{table}.{name}.{inner}", plain(getattr(names[name], inner)), setting, loaded, setting.text)
+            _row(f"{table}.{name}.{inner}", plain(attrgetter(inner)(names[name])), setting, loaded, setting.text)
             for name in names
         ]
     value = plain(attrgetter(setting.name)(loaded.settings))

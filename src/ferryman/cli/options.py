@@ -13,9 +13,13 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 import click
+from click.shell_completion import CompletionItem
 
 from ferryman.cli import wiring
 from ferryman.cli.output import CommandResult, json_option, say
+from ferryman.relay.admin import described_rows
+from ferryman.relay.described.service import source_of
+from ferryman.relay.source import sources
 from ferryman.runtime import postgres, roles
 from ferryman.runtime.desk import Act, Desk
 from ferryman.runtime.errors import Exit, Misconfigured, Transient
@@ -77,6 +81,12 @@ class ParsedType(click.ParamType[Any]):
             self.fail(f"{value} is {self._wrong}", param, ctx)
 
 
+def _not_empty(text: str) -> str:
+    if not text.strip():
+        raise ValueError
+    return text
+
+
 def _entry_of(text: str) -> UUID | int:
     is_position = text.isascii() and text.isdigit() and int(text) < 2**63
     return int(text) if is_position else UUID(text)
@@ -91,9 +101,34 @@ def _message_of(text: str) -> UUID | tuple[str, int, int]:
     return UUID(text)
 
 
+NAME = ParsedType("name", _not_empty, "empty")
+"""A name that is not empty, as an unset variable of the shell would be: acts must not concern everything instead."""
+
 ENTRY_REFERENCE = ParsedType("id", _entry_of, "neither an id (a UUID) nor a position (a number)")
 MESSAGE_REFERENCE = ParsedType("id", _message_of, "neither an id (a UUID) nor topic/partition/offset (orders/2/4711)")
 
+
+class JournalType(click.ParamType[Any]):
+    """A type of what the journal has; with --outbox any text: the table of that outbox knows what it means"""
+
+    def __init__(self, inner: click.ParamType[Any]) -> None:
+        self.name, self._inner = inner.name, inner
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        rows = ctx is not None and isinstance(ctx.params.get("outbox"), str)
+        return value if rows else self._inner.convert(value, param, ctx)
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        return self._inner.shell_complete(ctx, param, incomplete)
+
+
+outbox_option = click.option(
+    "--outbox", metavar="NAME", is_eager=True, type=NAME,
+    help="Rows of a described outbox, not the journal: the NAME of [outbox.NAME], or a courier's module:object.",
+)  # fmt: skip
+destination_option = click.option(
+    "--destination", metavar="DESTINATION", type=NAME, help="With --outbox: only rows for this destination, or topic."
+)
 source_option = click.option(
     "--source", metavar="NAME", help="The database of [relay.sources.NAME]. Default: database_url."
 )
@@ -117,16 +152,47 @@ def decorated(*options: Callable[[Command], Command]) -> Callable[[Command], Com
 def open_desk(context: click.Context, source: str | None, process: str) -> Iterator[Desk]:
     """Connect for a person, and close the connection at the end."""
     settings, setting = _database_of(context, source)
+    with _desk(settings, setting, process, _role_of(context)) as desk:
+        yield desk
+
+
+@contextmanager
+def _desk(settings: Settings, setting: str, process: str, role: str | None) -> Iterator[Desk]:
     with (
         postgres.naming(setting),
-        postgres.connect(settings, process, autocommit=True, role=_role_of(context)) as connection,
+        postgres.connect(settings, process, autocommit=True, role=role) as connection,
     ):
         connection.prepare_threshold = None  # behind a pooler the next transaction may be in another session
         yield Desk(connection, settings.database)
 
 
+@contextmanager
+def open_named(context: click.Context, called: str, source: str | None) -> Iterator[tuple[Desk, wiring.NamedOutbox]]:
+    """Connect for a person to the database of a described outbox."""
+    found = wiring.settings(context)
+    named = wiring.described_outbox(called, found)
+    where = source_of(
+        named.name, named.outbox.model_copy(update={"source": source}) if source else named.outbox, sources(found)
+    )
+    role = _role_of(context)
+    if role == roles.RELAY and named.outbox.channel != "kafka":
+        role = roles.COURIER
+    with _desk(where.settings, where.setting, "outbox", role) as desk:
+        yield desk, named
+
+
+@contextmanager
+def open_rows(context: click.Context, called: str, source: str | None) -> Iterator[described_rows.RowDesk]:
+    """Connect for a person to a described outbox whose table fits its description."""
+    with open_named(context, called, source) as (desk, named):
+        yield described_rows.open_rows(desk, called, named.name, named.outbox)
+
+
 def reading(process: str) -> Callable[[Callable[..., CommandResult]], Callable[..., int]]:
-    """Return a decorator for a command that reads: it adds --source and --json, connects, and prints the answer."""
+    """Return a decorator for a command that reads: it adds --source and --json, connects, and prints the answer.
+
+    A command that has --outbox is given the rows of that outbox in place of the journal's desk.
+    """
 
     def decorate(command: Callable[..., CommandResult]) -> Callable[..., int]:
         @source_option
@@ -134,7 +200,11 @@ def reading(process: str) -> Callable[[Callable[..., CommandResult]], Callable[.
         @click.pass_context
         @wraps(command)
         def run(context: click.Context, /, *, source: str | None, as_json: bool, **options: Any) -> int:
-            with open_desk(context, source, process) as desk:
+            outbox: str | None = options.pop("outbox", None)
+            opened: AbstractContextManager[Any] = (
+                open_rows(context, outbox, source) if outbox else open_desk(context, source, process)
+            )
+            with opened as desk:
                 answer = command(desk, **options)
             return answer.print(as_json=as_json)
 
@@ -152,9 +222,14 @@ class Order:
     yes: bool
     source: str | None
     as_json: bool
+    outbox: str | None = None
 
     def desk(self, process: str) -> AbstractContextManager[Desk]:
         return open_desk(self.context, self.source, process)
+
+    def rows(self) -> AbstractContextManager[described_rows.RowDesk]:
+        assert self.outbox is not None
+        return open_rows(self.context, self.outbox, self.source)
 
     def answer(self, data: Any, lines: Iterable[str], exit_code: Exit = Exit.OK) -> int:
         """Print what was done or would be done, and return the exit code."""
@@ -170,7 +245,8 @@ def acting(command: Callable[..., int]) -> Callable[..., int]:
         context: click.Context, /, *, reason: str | None, who: str | None, yes: bool, source: str | None, as_json: bool,
         **options: Any,
     ) -> int:  # fmt: skip
-        return command(Order(context, act_of(who, reason, needed=yes), yes, source, as_json), **options)
+        outbox = options.pop("outbox", None)
+        return command(Order(context, act_of(who, reason, needed=yes), yes, source, as_json, outbox), **options)
 
     return run
 

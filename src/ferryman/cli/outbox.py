@@ -8,11 +8,12 @@ from uuid import UUID
 
 import click
 
-from ferryman.cli import output
-from ferryman.cli.options import ENTRY_REFERENCE, DurationType, reading
+from ferryman.cli import outbox_rows, output
+from ferryman.cli.options import ENTRY_REFERENCE, DurationType, JournalType, outbox_option, reading
 from ferryman.cli.outbox_acts import SEARCH_SECONDS, discard, entry_selection, filter_options, rebase, replay
 from ferryman.cli.output import CommandResult
 from ferryman.relay.admin import entries
+from ferryman.relay.admin.described_rows import RowDesk
 from ferryman.relay.admin.entries import STATUSES, EntryPage
 from ferryman.relay.admin.entry_story import ShownEntry, look
 from ferryman.relay.store import backlog
@@ -37,6 +38,8 @@ def command() -> None:
       ferryman outbox show 4711                    why an entry is where it is
       ferryman outbox replay --status FAILED       what a replay would do; --yes does it
       ferryman outbox discard --id 4711 --reason 'test data'
+      ferryman outbox stats --outbox hooks         the rows of a described table, with any of these commands
+      ferryman outbox check hooks                  whether that table fits its description
 
     An entry is PENDING, then PUBLISHED. An entry that fails is RETRYING, and FAILED when its attempts are used up;
     entries that wait behind it, or for their topic, are PARKED. REPLAYING entries are published once more; DISCARDED
@@ -45,19 +48,27 @@ def command() -> None:
 
 
 @command.command("stats", short_help="How much waits, for how long, and what holds it up.")
+@outbox_option
 @reading("outbox")
-def stats(desk: Desk) -> CommandResult:
+def stats(desk: Desk | RowDesk) -> CommandResult:
     """Show how much waits in the outbox, for how long, and what holds it up.
 
     \b
       ferryman outbox stats
       ferryman outbox stats --json | jq .oldest_age_seconds
+      ferryman outbox stats --outbox hooks
 
     Per topic: how many entries are pending (not read by the relay yet), retrying (or published once more by a replay),
     parked (waiting behind another, or for their topic) and failed; and the age of the oldest that is still to be
     published. Then pauses, topics that Kafka refuses, unfinished replays, the segments of the journal, and the lanes
     with the time since each moved.
+
+    With --outbox, for the 20 destinations with the most waiting rows: how many rows are pending, retrying (they failed,
+    and are tried again), sending, lost (their process ended while it had them) and failed (given up). Delivered rows
+    are not counted.
     """
+    if isinstance(desk, RowDesk):
+        return outbox_rows.stats(desk)
     with desk.reading() as connection:
         found = backlog.statistics(connection)
     return CommandResult(found, _stats_lines(found))
@@ -107,17 +118,23 @@ def _topic(each: Row) -> tuple[str, ...]:
 
 
 @command.command("list", short_help="Entries with their status, by position.")
-@click.option("--status", "statuses", multiple=True, type=click.Choice(STATUSES, case_sensitive=False),
-              metavar="STATUS", help=f"Only with this status ({', '.join(STATUSES)}); may be given again.")  # fmt: skip
+@click.option(
+    "--status",
+    "statuses",
+    multiple=True,
+    type=JournalType(click.Choice(STATUSES, case_sensitive=False)),
+    metavar="STATUS",
+    help=f"Only with this status ({', '.join(STATUSES)}; with --outbox, a word of its table); may be given again.",
+)
 @filter_options
 @click.option("--older-than", "until", type=DurationType(),
               help="Only entries appended longer ago than this: 90s, 15m, 2h, 3d.")  # fmt: skip
 @click.option("--younger-than", "since", type=DurationType(), help="Only entries appended less long ago than this.")
 @click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="The most to print.")
-@click.option("--after", type=click.IntRange(0, 2**63 - 1), default=0, metavar="POSITION",
+@click.option("--after", type=JournalType(click.IntRange(0, 2**63 - 1)), metavar="POSITION",
               help="Continue after this position: the `next` of the page before.")  # fmt: skip
 @reading("outbox")
-def list_entries(desk: Desk, *, limit: int, after: int, **asked: Any) -> CommandResult:
+def list_entries(desk: Desk | RowDesk, *, limit: int, after: Any, **asked: Any) -> CommandResult:
     """List entries in the order of their positions, the oldest first; no payloads.
 
     \b
@@ -125,11 +142,17 @@ def list_entries(desk: Desk, *, limit: int, after: int, **asked: Any) -> Command
       ferryman outbox list --topic orders --key 4711
       ferryman outbox list --status PENDING --older-than 5m
       ferryman outbox list --younger-than 15m --limit 500 --json
+      ferryman outbox list --outbox hooks --destination https://shop.example/hook
 
     Statuses other than PUBLISHED are found at once, however much is retained. The search for a topic, key or type among
     published entries stops after some seconds; then the command exits 5 and says where to continue.
+
+    With --outbox: rows of its table in the order in which they were written, with the table's own words; --after is
+    followed by an id.
     """
-    page = entries.page(desk, entry_selection(desk, asked), after=after, limit=limit, seconds=_LIST_SECONDS)
+    if isinstance(desk, RowDesk):
+        return outbox_rows.listed(desk, limit=limit, after=after, **asked)
+    page = entries.page(desk, entry_selection(desk, asked), after=after or 0, limit=limit, seconds=_LIST_SECONDS)
     data = {"entries": [_as_listed(each) for each in page.entries], "next": page.next}
     follow = f"--after {page.next}"
     if page.complete:
@@ -157,22 +180,30 @@ def _page_lines(page: EntryPage) -> Iterator[str]:
 
 
 @command.command("show", short_help="One entry's story: why it is where it is.")
-@click.argument("reference", type=ENTRY_REFERENCE, metavar="ID|POSITION")
+@click.argument("reference", type=JournalType(ENTRY_REFERENCE), metavar="ID|POSITION")
+@outbox_option
 @click.option("--payload", is_flag=True, help="Print the payload too: it may hold personal data or secrets.")
 @click.option("--since", type=DurationType(), help="Search for an id only in entries appended since then: 2h, 3d.")
 @reading("outbox")
-def show(desk: Desk, *, reference: UUID | int, payload: bool, since: timedelta | None) -> CommandResult:
+def show(desk: Desk | RowDesk, *, reference: Any, payload: bool, since: timedelta | None) -> CommandResult:
     """Show an entry's whole story: what it is, why it is where it is, and the command to run next.
 
     \b
       ferryman outbox show 4711
       ferryman outbox show 0b8a2c9e-5a0f-4f3e-9d55-3a3b4f0f8a11
       ferryman outbox show 0b8a2c9e-5a0f-4f3e-9d55-3a3b4f0f8a11 --since 2h
+      ferryman outbox show --outbox runner 0b8a2c9e-5a0f-4f3e-9d55-3a3b4f0f8a11
 
     A position is found at once. Ids have no index, which would slow every writer down: the newest entries are searched
     first, for 10 seconds (some ten million entries); --since shortens the search. A writer may have used an id more
     than once: all entries with it are shown, the newest first. Values of headers with secret names are masked.
+
+    With --outbox: a row with every recorded attempt to send it. Attempts by Kafka are not recorded.
     """
+    if isinstance(desk, RowDesk):
+        if since is not None:
+            raise click.UsageError("--since is of the journal: with --outbox an id is found at once")
+        return outbox_rows.shown(desk, reference, payload=payload)
     if isinstance(reference, UUID):
         at = None if since is None else desk.now() - since
         positions, unseen = entries.find(desk, [reference], since=at, seconds=SEARCH_SECONDS)
@@ -240,5 +271,5 @@ def _shown_lines(seen: ShownEntry) -> Iterator[str]:
     yield ""
 
 
-for _act in (replay, discard, rebase):
+for _act in (replay, discard, rebase, outbox_rows.check):
     command.add_command(_act)

@@ -9,8 +9,8 @@ from typing import Any
 
 import click
 
-from ferryman.cli import options
-from ferryman.cli.options import Order
+from ferryman.cli import options, outbox_rows
+from ferryman.cli.options import JournalType, Order
 from ferryman.cli.output import counted, json_option, nothing_changed, say
 from ferryman.relay.admin import discard_entries, entries
 from ferryman.relay.admin import replay as replays
@@ -27,22 +27,26 @@ from ferryman.runtime.times import span
 SEARCH_SECONDS = 10.0
 _COUNT_SECONDS = 20.0
 _POLL_SECONDS = 0.5
-_WHICH = "entries: --id, --topic, --key, --type, --status, --from or --to"
+_WHICH = "entries: an ID, --topic, --key, --type, --status, --destination, --from or --to"
 
 filter_options = options.decorated(
     click.option("--topic", metavar="TOPIC", help="Only messages for this topic."),
     click.option("--key", metavar="KEY", help="Only messages with this key."),
     click.option("--type", metavar="TYPE", help="Only messages of this type."),
+    options.outbox_option,
+    options.destination_option,
 )
 
 
 def entry_options(statuses: Sequence[str], default: str) -> Callable[[options.Command], options.Command]:
     """Return the options by which an act selects entries."""
     return options.decorated(
-        click.option("--id", "references", multiple=True, type=options.ENTRY_REFERENCE, metavar="ID|POSITION",
-                     help="This entry; may be given again."),
+        click.argument("named", nargs=-1, type=JournalType(options.ENTRY_REFERENCE), metavar="[ID]..."),
+        click.option("--id", "references", multiple=True, type=JournalType(options.ENTRY_REFERENCE),
+                     metavar="ID|POSITION", help="This entry; may be given again. The same as [ID]...."),
         filter_options,
-        click.option("--status", "statuses", multiple=True, type=click.Choice(statuses, case_sensitive=False),
+        click.option("--status", "statuses", multiple=True,
+                     type=JournalType(click.Choice(statuses, case_sensitive=False)),
                      metavar="|".join(statuses),
                      help=f"Only entries with this status; may be given again. Default: {default}."),
         click.option("--from", "since", type=options.MomentType(),
@@ -52,8 +56,16 @@ def entry_options(statuses: Sequence[str], default: str) -> Callable[[options.Co
     )  # fmt: skip
 
 
+def _with_named(asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what was asked for, with IDs that were given without an option among the references."""
+    given = dict(asked)
+    return {**given, "references": (*given["references"], *given.pop("named"))}
+
+
 def entry_selection(desk: Desk, asked: Mapping[str, Any]) -> EntrySelection:
     """Return the selection that was asked for by these options."""
+    if asked["destination"] is not None:
+        raise click.UsageError("--destination goes with --outbox: entries of the journal have a --topic")
     references = asked.get("references")
     return EntrySelection(
         positions=entries.positions_of(desk, references, seconds=SEARCH_SECONDS) if references else None,
@@ -83,19 +95,26 @@ def replay(order: Order, *, rate: float | None, wait: bool, resume: int | None, 
       ferryman outbox replay --status FAILED                     what it would do
       ferryman outbox replay --status FAILED --yes --reason 'the topic exists now'
       ferryman outbox replay --topic orders --from 2h --to 1h --rate 500 --yes --reason 'a reader lost them' --wait
-      ferryman outbox replay --id 4711 --yes --reason 'asked for by billing'
+      ferryman outbox replay 4711 --yes --reason 'asked for by billing'
       ferryman outbox replay --resume 3
+      ferryman outbox replay --outbox hooks --destination https://shop.example/hook --yes --reason 'it is up again'
 
     Without --yes nothing is changed. Entries are queued, and the relay publishes them, per key in their order, with
     the header x-replay; readers that remember ids skip them. FAILED and DISCARDED entries come behind later ones of
     their keys, which did not wait for them. PENDING entries are never replayed; RETRYING, PARKED and
     REPLAYING ones are left as they are. A replay that was stopped, even by kill -9, continues with --resume, and
     neither doubles nor skips. Each replay is recorded in the audit.
+
+    With --outbox, rows that were given up or wait for another attempt are due at once, with all their attempts, and the
+    relay or courier sends them. Rows that were delivered are never sent again.
     """
+    asked = _with_named(asked)
     if resume is None:
         options.refuse_everything(asked, _WHICH)
     elif order.yes or order.act.reason != options.NO_REASON or any(each not in (None, ()) for each in asked.values()):
         raise click.UsageError("--resume continues what was asked for then: give only --rate, --wait and --json")
+    if order.outbox:
+        return outbox_rows.replay(order, {**asked, "rate": rate, "wait": wait, "resume": resume})
     with order.desk("outbox") as desk:
         if resume is not None:
             stopped = replays.load(desk, resume)
@@ -213,12 +232,19 @@ def discard(order: Order, **asked: Any) -> int:
       ferryman outbox discard --id 4711 --yes --reason 'a test order'
       ferryman outbox discard --topic orders --key 17 --yes --reason 'the customer is gone'
       ferryman outbox discard --status FAILED --to 3d --yes --reason 'too late to matter'
+      ferryman outbox discard --outbox hooks 0b8a2c9e-5a0f-4f3e-9d55-3a3b4f0f8a11 --yes --reason 'a test'
 
     Without --yes nothing is changed. When the first entry of a parked key is discarded, the next one is tried. A
     discarded entry can be published after all, with `outbox replay --id`. A PENDING entry was not tried yet and cannot
     be discarded. Each discard is recorded in the audit.
+
+    With --outbox, rows that are not being sent get the description's word for `dead`. The courier's `settled` is not
+    told.
     """
+    asked = _with_named(asked)
     options.refuse_everything(asked, _WHICH)
+    if order.outbox:
+        return outbox_rows.discard(order, asked)
     with order.desk("outbox") as desk:
         selection = entry_selection(desk, asked)
         plan = discard_entries.plan(desk, selection)

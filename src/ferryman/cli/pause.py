@@ -5,19 +5,26 @@ from typing import Any
 
 import click
 
-from ferryman.cli.options import act_of, decorated, open_desk, source_option, who_option
+from ferryman.cli import wiring
+from ferryman.cli.options import NAME, act_of, decorated, open_desk, open_rows, source_option, who_option
 from ferryman.cli.output import CommandResult, json_option, paused_line, say, with_iso_times
 from ferryman.consumer.store import consumers
-from ferryman.migrations import rights
-from ferryman.runtime.desk import WHOLE_OUTBOX, Desk, Kind, Row, Verb, change_pause, read_paused
+from ferryman.migrations import chains, rights
+from ferryman.relay.admin.described_rows import RowDesk
+from ferryman.runtime.desk import WHOLE_OUTBOX, Act, Desk, Kind, Row, Verb, change_pause, read_paused
 from ferryman.runtime.errors import FerrymanError
+from ferryman.runtime.postgres import translated
 
 _WHOLE = ("outbox", "relay")
 
 _name_options = decorated(
-    click.argument("name"),
+    click.argument("name", default="", metavar="[NAME]"),
     click.option("--topic", "is_topic", is_flag=True, help="NAME is a topic, whatever it is called."),
     click.option("--consumer", "is_consumer", is_flag=True, help="NAME is a consumer."),
+    click.option("--outbox", metavar="NAME", type=NAME, help="A described outbox, in place of NAME."),
+    click.option(
+        "--destination", metavar="DESTINATION", type=NAME, help="With --outbox: only this destination, or topic."
+    ),
 )
 _common_options = decorated(who_option, source_option, json_option)
 
@@ -34,13 +41,15 @@ def command(context: click.Context, /, *, name: str, **options: Any) -> None:
       ferryman pause orders --reason 'the topic is being moved'
       ferryman pause outbox --reason 'Kafka is being upgraded'
       ferryman pause wallet --consumer --reason 'its books are being repaired'
+      ferryman pause --outbox hooks --destination https://shop.example/hook --reason 'the customer asked'
 
     NAME is `outbox` for the whole outbox, else a topic; with --consumer, a consumer. Writers append as before, and
     their entries wait in order; a consumer's processes stay in their group, and its messages wait in Kafka. Every
     relay and consumer follows within a second. The pause is kept in the database, so that restarts change nothing.
-    Pausing twice changes nothing.
+    Pausing twice changes nothing. With --outbox, the couriers or relays of a described table claim no rows, or none for
+    that destination; rows that are being sent end as they would.
     """
-    _change(context, name, "pause", (f"{name} is paused", f"{name} was paused before"), **options)
+    _change(context, name, "pause", ("{} is paused", "{} was paused before"), **options)
 
 
 @click.command("resume")
@@ -55,36 +64,60 @@ def resume(context: click.Context, /, *, name: str, **options: Any) -> None:
       ferryman resume orders
       ferryman resume outbox --reason 'Kafka 4.1 is up'
       ferryman resume wallet --consumer
+      ferryman resume --outbox hooks --destination https://shop.example/hook
 
     NAME is `outbox` for the whole outbox, else a topic; with --consumer, a consumer. Waiting entries are published, and
     waiting messages handled, in order. A topic that was paused by itself stays paused when the whole outbox continues.
     Resuming what is not paused changes nothing.
     """
-    _change(context, name, "resume", (f"{name} continues", f"{name} was not paused"), **options)
+    _change(context, name, "resume", ("{} continues", "{} was not paused"), **options)
 
 
 def _change(
     context: click.Context, name: str, verb: Verb, said: tuple[str, str], *,
-    is_topic: bool, is_consumer: bool, reason: str | None, who: str | None, source: str | None, as_json: bool,
+    is_topic: bool, is_consumer: bool, outbox: str | None, destination: str | None, reason: str | None,
+    who: str | None, source: str | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Pause or resume, and print what is paused now."""
     act = act_of(who, reason, needed=False)
-    kind: Kind = "consumer" if is_consumer else "topic"
-    with open_desk(context, source, "outbox") as desk:
-        _check(desk, name, is_topic=is_topic, is_consumer=is_consumer)
-        paused_name = name if is_consumer else _topic_of(name, is_topic=is_topic)
-        changed = change_pause(desk, verb, kind, paused_name, act)
-        with desk.acting() as connection:
-            paused = [*read_paused(connection, "topic"), *read_paused(connection, "consumer")]
+    if bool(name) == bool(outbox) or (outbox and (is_topic or is_consumer)) or (destination and not outbox):
+        raise click.UsageError("say NAME, with --topic or --consumer; or --outbox NAME, with --destination")
+    if outbox:
+        name = f"{outbox} to {destination}" if destination else outbox
+        with open_rows(context, outbox, source) as rows:
+            changed, paused = _change_described(rows, verb, destination, act)
+    else:
+        kind: Kind = "consumer" if is_consumer else "topic"
+        with open_desk(context, source, "outbox") as desk:
+            _check(desk, context, name, is_topic=is_topic, is_consumer=is_consumer)
+            paused_name = name if is_consumer else _topic_of(name, is_topic=is_topic)
+            changed = change_pause(desk, verb, kind, paused_name, act)
+            with desk.acting() as connection:
+                paused = [*read_paused(connection, "topic"), *read_paused(connection, "consumer")]
     shown = [with_iso_times({"topic": None, "consumer": None, **each}) for each in paused]
-    lines = [said[0] if changed else said[1], *(paused_line(_what(each), each) for each in paused)]
+    lines = [said[0 if changed else 1].format(name), *(paused_line(_what(each), each) for each in paused)]
     CommandResult({"changed": changed, "paused": shown}, lines if paused else [*lines, "nothing is paused"]).print(
         as_json=as_json
     )
 
 
-def _check(desk: Desk, name: str, *, is_topic: bool, is_consumer: bool) -> None:
+def _change_described(rows: RowDesk, verb: Verb, destination: str | None, act: Act) -> tuple[bool, list[Row]]:
+    """Pause or resume a described outbox. Return whether that changed anything, and which of them are paused now."""
+    if destination and not rows.names_destination:
+        raise FerrymanError(f"all rows of {rows.called} go to one place", remedy="leave --destination out")
+    with translated():
+        chains.check(rows.desk.connection)
+    changed = change_pause(rows.desk, verb, "outbox", rows.name, act, destination=destination or WHOLE_OUTBOX)
+    with rows.desk.acting() as connection:
+        return changed, read_paused(connection, "outbox")
+
+
+def _check(desk: Desk, context: click.Context, name: str, *, is_topic: bool, is_consumer: bool) -> None:
     """Refuse an ambiguous name; warn of a consumer that has never run, since pausing it may do nothing."""
+    if not (is_topic or is_consumer) and name in wiring.settings(context).outbox:
+        raise click.UsageError(
+            f"{name} is a described outbox here: say --outbox {name}, or --topic if it is a topic too"
+        )
     if is_topic and is_consumer:
         raise click.UsageError("NAME is a topic or a consumer: say --topic or --consumer, not both")
     with desk.acting() as connection:
@@ -112,6 +145,8 @@ def _topic_of(name: str, *, is_topic: bool) -> str:
 
 
 def _what(paused: Row) -> str:
+    if "outbox" in paused:
+        return f"outbox {paused['outbox']}" + (f" to {paused['destination']}" if paused["destination"] else "")
     if "consumer" in paused:
         return f"consumer {paused['consumer']}"
     return f"topic {paused['topic']}" if paused["topic"] else "the whole outbox"

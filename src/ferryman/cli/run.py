@@ -10,17 +10,22 @@ from ferryman.runtime.service import collect_less, serve
 
 
 class ServiceName(click.ParamType[str]):
-    """The name of a service, or module:object for one of the user's own."""
+    """The name of a service or of a described outbox, or module:object for one of the user's own."""
 
     name = "service"
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
         known = wiring.runs()
-        if value not in known and ":" not in value:
+        if value not in known and ":" not in value and value not in (outboxes := self._outboxes(ctx)):
+            known |= dict.fromkeys(outboxes, ("", ""))
             close = difflib.get_close_matches(value, known, n=1)
             hint = f"Did you mean '{close[0]}'?" if close else f"The services are: {', '.join(known)}."
-            self.fail(f"there is no service called {value}. {hint} Name your own as module:object.", param, ctx)
+            own = "Name your own as module:object, or describe a table as [outbox.NAME]."
+            self.fail(f"there is no service called {value}. {hint} {own}", param, ctx)
         return value
+
+    def _outboxes(self, ctx: click.Context | None) -> list[str]:
+        return list(wiring.loaded(ctx).settings.outbox) if ctx else []
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         return [CompletionItem(name) for name in wiring.runs() if name.startswith(incomplete)]
@@ -32,10 +37,11 @@ class RunCommand(click.Command):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         own = (
             "module:object",
-            "your own: an object with a name and run(life), a Consumer, or a function of the settings that returns one",
+            "your own: a Consumer, Courier or Chore, an object with a name and run(life), or a function that makes one",
         )
+        described = ("NAME", "delivers the rows of the table that [outbox.NAME] describes")
         with formatter.section("Services"):
-            formatter.write_dl([*((name, text) for name, (_, text) in wiring.runs().items()), own])
+            formatter.write_dl([*((name, text) for name, (_, text) in wiring.runs().items()), described, own])
         super().format_options(ctx, formatter)
 
 

@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,6 +17,7 @@ from ferryman.consumer.api import Consumer
 from ferryman.migrations.chains import ENGINE
 from ferryman.relay.described.courier import Courier
 from ferryman.runtime import logs
+from ferryman.runtime.chore import Chore, ChoreService
 from ferryman.runtime.errors import ENV_PREFIX, Misconfigured
 from ferryman.runtime.service import Service
 from ferryman.runtime.setting import leaves
@@ -56,6 +58,11 @@ def settings(context: click.Context) -> Settings:
     return with_outboxes(found)
 
 
+def settings_here() -> Settings:
+    """Return the settings of a process that is not ours: its logs stay as they are."""
+    return with_outboxes(load_settings(os.environ).settings)
+
+
 def names_in_file(context: click.Context) -> set[str]:
     """Return the names of settings in the settings file, and in the one that a program in this folder reads."""
     files = (read_file(os.environ, context.find_object(Path)), read_file({}))
@@ -80,6 +87,32 @@ def with_outboxes(found: Settings) -> Settings:
         if name not in found.outbox
     }
     return found.model_copy(update={"outbox": {**added, **found.outbox}}) if added else found
+
+
+@dataclass(frozen=True, slots=True)
+class NamedOutbox:
+    """A described outbox as a person names it: by its name, or by a courier that describes it itself."""
+
+    called: str
+    name: str
+    outbox: Outbox
+
+
+def described_outbox(called: str, found: Settings) -> NamedOutbox:
+    """Return the described outbox that is called so; a courier of the user's is called module:object."""
+    name, courier = called, _load(called) if ":" in called else None
+    if isinstance(courier, Courier):
+        if not isinstance(courier.outbox, str):
+            return NamedOutbox(called, courier.name, Outbox.model_validate(courier.outbox))
+        name = courier.outbox
+    if name not in found.outbox:
+        ours = [system.name for system in systems() if system.outboxes and system.name == name]
+        known = f"name one of: {', '.join(['relay', *found.outbox])}"
+        raise Misconfigured(
+            f"there is no outbox called {name}", setting=f"outbox.{name}",
+            remedy=f"set its URL under [{name}]" if ours else f"describe its table, or {known}",
+        )  # fmt: skip
+    return NamedOutbox(called, name, found.outbox[name])
 
 
 def environment(**urls: str) -> Mapping[str, str]:
@@ -159,11 +192,8 @@ def drain(name: str, found: Settings, stopping: Event) -> "DrainResult":
 
     if name == "relay":
         return drain_relay(found, stopping)
-    if not (name in found.outbox or name in runs() or ":" in name):
-        raise Misconfigured(
-            f"there is no outbox called {name}", setting=f"outbox.{name}",
-            remedy=f"describe its table, or name one of: {', '.join(['relay', *found.outbox])}",
-        )  # fmt: skip
+    if not (name in runs() or ":" in name):
+        described_outbox(name, found)
     [service, *others] = services([name], found)
     if others or not isinstance(service, DescribedOutbox):
         raise Misconfigured(f"{name} is not an outbox: it cannot be drained")
@@ -184,7 +214,7 @@ def _services(name: str, found: Settings) -> list[Service]:
         return [described_service(name, found)]
     target = load_target(known[name][0]) if name in known else _load(name)
     owners = (ENGINE, *(system.owner for system in _systems_of(name)))
-    if not isinstance(target, Consumer | Sagas | Courier) and (
+    if not isinstance(target, Consumer | Sagas | Courier | Chore) and (
         isinstance(target, type) or (not hasattr(target, "run") and callable(target))
     ):
         target = target(found)
@@ -200,6 +230,8 @@ def _service(name: str, target: Any, found: Settings, owners: Sequence[str]) -> 
         from ferryman.relay.described.couriers import courier_service
 
         return courier_service(target, found)
+    if isinstance(target, Chore):
+        return ChoreService(target, found)
     if isinstance(target, Sagas):
         from ferryman.saga.timeouts import DueLoop
 

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any, Literal, LiteralString
 
 from psycopg.rows import dict_row
-from psycopg.sql import SQL, Identifier
+from psycopg.sql import SQL, Composed, Identifier, Placeholder
 from psycopg.types.json import Jsonb
 
 from ferryman.runtime import postgres
@@ -50,24 +50,39 @@ _PAUSED_CONSUMERS = """\
 SELECT consumer AS name, consumer, since, who, reason FROM ferryman.inbox_paused ORDER BY consumer
 """
 
+_PAUSED_OUTBOXES = """\
+-- desk.paused_outboxes
+SELECT outbox AS name, outbox, destination, since, who, reason FROM ferryman.described_paused
+ORDER BY outbox, destination
+"""
+
+# A user's table may be in a database that Ferryman has no schema in.
+_CAN_PAUSE_OUTBOXES = """\
+-- desk.can_pause_outboxes
+SELECT to_regclass('ferryman.described_paused') IS NOT NULL
+"""
+
 _PAUSE = """\
 -- desk.pause
-INSERT INTO {table} ({kind}, who, reason) VALUES (%(name)s, %(who)s, %(reason)s) ON CONFLICT DO NOTHING
+INSERT INTO {table} ({named}, who, reason) VALUES ({values}, %(who)s, %(reason)s) ON CONFLICT DO NOTHING
 """
 
 _RESUME = """\
 -- desk.resume
-DELETE FROM {table} WHERE {kind} = %(name)s
+DELETE FROM {table} WHERE ({named}) = ({values})
 """
 
 Verb = Literal["pause", "resume"]
-Kind = Literal["topic", "consumer"]
-"""The kinds of things that can be paused."""
+Kind = Literal["topic", "consumer", "outbox"]
+"""The kinds of things that can be paused. An outbox is a described one, or a destination of it."""
 
-_PAUSED_IN: dict[Kind, str] = {"topic": "outbox_paused", "consumer": "inbox_paused"}
+_PAUSED_IN: dict[Kind, str] = {"topic": "outbox_paused", "consumer": "inbox_paused", "outbox": "described_paused"}
+_PAUSED: dict[Kind, LiteralString] = {
+    "topic": _PAUSED_TOPICS, "consumer": _PAUSED_CONSUMERS, "outbox": _PAUSED_OUTBOXES,
+}  # fmt: skip
 
 WHOLE_OUTBOX = ""
-"""The topic that stands for the whole outbox in the table of pauses."""
+"""The topic or destination that stands for the whole outbox in the tables of pauses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,20 +161,33 @@ def audit(connection: Connection, what: str, act: Act, *, said: Mapping[str, Any
     connection.execute(_AUDIT, values)
 
 
-def change_pause(desk: Desk, verb: Verb, kind: Kind, name: str, act: Act) -> bool:
-    """Pause or resume, with an audit. Return False if that changed nothing: the first pause keeps its reason."""
-    statement = SQL(_PAUSE if verb == "pause" else _RESUME)
-    composed = statement.format(table=Identifier("ferryman", _PAUSED_IN[kind]), kind=Identifier(kind))
+def change_pause(desk: Desk, verb: Verb, kind: Kind, name: str, act: Act, **also: str) -> bool:
+    """Pause or resume, with an audit. Return False if that changed nothing: the first pause keeps its reason.
+
+    A described outbox has one more name: the `destination`, or `WHOLE_OUTBOX`.
+    """
+    named = {kind: name, **also}
+    composed = SQL(_PAUSE if verb == "pause" else _RESUME).format(
+        table=Identifier("ferryman", _PAUSED_IN[kind]),
+        named=SQL(", ").join(map(Identifier, named)),
+        values=SQL(", ").join(map(Placeholder, named)),
+    )
     with desk.acting() as connection:
-        done = connection.execute(composed, {"name": name, "who": act.who, "reason": act.reason})
+        done = connection.execute(composed, {**named, "who": act.who, "reason": act.reason})
         if done.rowcount:
-            audit(connection, verb, act, said={kind: name})
+            audit(connection, verb, act, said=named)
     return bool(done.rowcount)
 
 
 def read_paused(connection: Connection, kind: Kind) -> list[Row]:
     """Return what is paused: each with its name, since when, by whom and why."""
-    return dict_rows(connection, _PAUSED_TOPICS if kind == "topic" else _PAUSED_CONSUMERS)
+    return dict_rows(connection, _PAUSED[kind])
+
+
+def read_paused_in(connection: Connection, outbox: str) -> list[Row]:
+    """Return the pauses of a described outbox and of its destinations."""
+    known = postgres.value(connection.execute(_CAN_PAUSE_OUTBOXES))
+    return [each for each in read_paused(connection, "outbox") if each["outbox"] == outbox] if known else []
 
 
 def count_relays(connection: Connection) -> int:
@@ -167,6 +195,8 @@ def count_relays(connection: Connection) -> int:
     return int(postgres.value(connection.execute(_RELAYS)))
 
 
-def dict_rows(connection: Connection, statement: LiteralString, values: Mapping[str, Any] | None = None) -> list[Row]:
+def dict_rows(
+    connection: Connection, statement: LiteralString | Composed, values: Mapping[str, Any] | None = None
+) -> list[Row]:
     with connection.cursor(row_factory=dict_row) as cursor:
         return cursor.execute(statement, values).fetchall()

@@ -9,7 +9,7 @@ MOST_ERROR_CHARACTERS = 500
 
 _SECRET_NAME = re.compile(
     r"passw(or)?d|passphrase|secret|token|credential|authorization|cookie|api[._-]?key|private[._-]?key"
-    r"|(^|[._])key[._]?pem$|jaas|sasl[._]oauthbearer[._]config|^payload$|^body$",
+    r"|(^|[._])key[._]?pem$|(^|[._])bearer$|jaas|sasl[._]oauthbearer[._]config|^payload$|^body$",
     re.IGNORECASE,
 )
 # The text may come from anyone and be long: each pattern looks at a character a bounded number of times. So none begins

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 
 OWNER = "the owner of the database"
 RELAY, CONSUMER, MONITOR = "ferryman_relay", "ferryman_consumer", "ferryman_monitor"
+COURIER = "ferryman_courier"
 
 RUN_RELAY, RUN_CONSUMER, RUN_COURIER = "run relay", "run module:consumer", "run NAME"
 
@@ -12,7 +13,7 @@ NEEDED: Mapping[str, str] = {
     "migrate": OWNER,
     RUN_RELAY: RELAY,
     RUN_CONSUMER: CONSUMER,
-    RUN_COURIER: "ferryman_courier",
+    RUN_COURIER: COURIER,
     "drain": RELAY,
     "outbox stats": MONITOR,
     "outbox list": MONITOR,

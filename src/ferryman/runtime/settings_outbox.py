@@ -4,6 +4,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, SecretStr, model_validator
 
+from ferryman.runtime.endpoints import HttpUrl, SigningSecret
 from ferryman.runtime.setting import Seconds, Section, setting
 
 # Names of tables and columns: no quotes, no control characters, and no % that a driver would take for a placeholder.
@@ -60,9 +61,14 @@ class OutboxWords(Section):
         "Given up. Without a word for it, a row keeps its pending word, and is not claimed after its last attempt.",
     )
 
+    @property
+    def every(self) -> list[str]:
+        """Every word that is named."""
+        return [*self.pending, *(word for word in (self.claimed, self.done, self.dead) if word is not None)]
+
     @model_validator(mode="after")
     def _differ(self) -> Self:
-        words = [*self.pending, *(word for word in (self.claimed, self.done, self.dead) if word is not None)]
+        words = self.every
         if len(set(words)) != len(words):
             raise ValueError("each word can have one meaning only: " + ", ".join(words))
         return self
@@ -115,8 +121,8 @@ class Outbox(Section):
     channel: Channel = setting(
         "kafka", "How its rows leave: `kafka`, `http`, or `module:object` for a class with an `async def send(item)`."
     )
-    url: str | None = setting(None, "With channel `http`: where all rows go. Else each names its `destination`.")
-    secrets: list[SecretStr] = setting(
+    url: HttpUrl | None = setting(None, "With channel `http`: where all rows go. Else each names its `destination`.")
+    secrets: list[SigningSecret] = setting(
         [], "With channel `http`: sign each request with these (Standard Webhooks); two while one replaces the other.",
         danger="who has one can sign in your name",
     )  # fmt: skip
@@ -138,4 +144,14 @@ class Outbox(Section):
     slots_per_destination: int = setting(
         8, "With a channel: the most rows in flight to one destination that rows name.", unit="rows", ge=1, le=1000
     )
-    poll_seconds: float = setting(0.2, "How often to look while nothing is due.", unit="seconds", gt=0, le=60)
+    per_second: float | None = setting(
+        None, "With a channel: the most sends that begin in any second, in this process: each replica has its own. "
+        "Default: no limit.", unit="rows a second", gt=0, le=100_000,
+    )  # fmt: skip
+    attempts_retention_seconds: float = setting(
+        2_592_000.0, "With a channel: how long attempts are kept in `ferryman.outbox_attempt`; 0 is for ever.",
+        unit="seconds", ge=0, danger="what became of an older attempt is not known any more",
+    )  # fmt: skip
+    poll_seconds: float = setting(
+        0.2, "How often to look while nothing is due; sooner after work.", unit="seconds", gt=0, le=60
+    )

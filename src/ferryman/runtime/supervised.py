@@ -13,9 +13,14 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import TypeVar
 
+import structlog
+
 from ferryman.runtime import postgres
 from ferryman.runtime.backoff import Backoff
 from ferryman.runtime.errors import FerrymanError, Misconfigured, Transient
+from ferryman.runtime.life import Life
+
+log = structlog.get_logger(__name__)
 
 ConnectionT = TypeVar("ConnectionT")
 
@@ -56,3 +61,15 @@ def supervise(
             problem = error
         failures += 1
         interrupted(problem, RECONNECTING.delay_seconds(failures))
+
+
+def waiting(life: Life, **who: str) -> Callable[[FerrymanError, float], None]:
+    """Return an `interrupted` that tells the life and the log what is wrong, and waits."""
+
+    def interrupted(problem: FerrymanError, seconds: float) -> None:
+        life.not_ready(str(problem))
+        log.warning("interrupted", **who, error=str(problem)[:500], again_in_seconds=round(seconds, 1))
+        life.wait(seconds)
+        life.progress()
+
+    return interrupted

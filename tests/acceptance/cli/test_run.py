@@ -6,6 +6,9 @@ import urllib.request
 
 import pytest
 
+from ferryman.runtime.postgres import Connection
+from ferryman.testing.receiver import Receiver
+from support.hooks import HookTable
 from support.launch import Launched, Launcher
 
 SERVICE = """\
@@ -36,6 +39,22 @@ steady, slow, broken = Steady(), Steady(30), Broken()
 
 def made(settings):
     return Steady(settings.service.drain_seconds * 0)
+"""
+
+CHORES = """\
+from ferryman import Chore
+
+def deleting(name, every_seconds):
+    chore = Chore(name, every_seconds=every_seconds)
+
+    @chore.work
+    def delete(db):
+        some = f"SELECT n FROM {name} ORDER BY n LIMIT 10"
+        return db.execute(f"DELETE FROM {name} WHERE n IN ({some})").rowcount == 10
+
+    return chore
+
+often, seldom = deleting("often", 0.1), deleting("seldom", 3600)
 """
 
 
@@ -104,3 +123,41 @@ def test_a_kill_leaves_nothing_that_disturbs_the_next_start(services: Launcher) 
     first.kill()
     second = services.start("run", "shop:steady", env={"FERRYMAN_HEALTH__PORT": port})
     assert second.until(lambda: health(second), "start").endswith(port)
+
+
+def test_a_described_outbox_is_run_by_its_name(
+    ferryman: Launcher, ferryman_database_url: str, ferryman_db: Connection
+) -> None:
+    hooks = HookTable(ferryman_database_url, ferryman_db)
+    described = hooks.settings.outbox["hooks"].model_dump(mode="json", exclude_unset=True, exclude={"secrets"})
+    env = {
+        "FERRYMAN_DATABASE_URL": ferryman_database_url,
+        "FERRYMAN_OUTBOX": json.dumps({"hooks": described}),
+        "FERRYMAN_HTTP__ALLOW": '["127.0.0.0/8"]',
+    }
+    with Receiver() as receiver:
+        hooks.write(receiver.url)
+        running = ferryman.start("run", "hooks", env=env)
+        running.until(lambda: hooks.rows()[0][0] == "SENT", "delivery")
+        running.send(signal.SIGTERM)
+        assert running.wait() == 0
+    assert ferryman.run("run", "hoks", env=env).wait() == 2
+
+
+def test_a_chore_works_in_portions_and_goes_on_after_a_lost_session(
+    ferryman: Launcher, ferryman_db: Connection, ferryman_database_url: str
+) -> None:
+    """N11: a portion follows at once if there is more; else the work rests."""
+    (ferryman.folder / "chores.py").write_text(CHORES)
+    ferryman_db.execute("CREATE TABLE often (n int); CREATE TABLE seldom AS SELECT generate_series(1, 25) n")
+    running = ferryman.start(
+        "run", "chores:often", "chores:seldom", env={"FERRYMAN_DATABASE_URL": ferryman_database_url}
+    )
+    running.until(lambda: ferryman_db.execute("SELECT FROM seldom").rowcount == 0, "three portions")
+    lost = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'ferryman often'"
+    running.until(lambda: ferryman_db.execute(lost).rowcount == 1, "session")
+    ferryman_db.execute("INSERT INTO often VALUES (1); INSERT INTO seldom VALUES (1)")
+    running.until(lambda: ferryman_db.execute("SELECT FROM often").rowcount == 0, "work after the lost session")
+    assert ferryman_db.execute("SELECT FROM seldom").rowcount == 1
+    running.send(signal.SIGTERM)
+    assert running.wait() == 0, running.transcript()

@@ -15,7 +15,9 @@ from ferryman.runtime.settings import Kafka
 from ferryman.schemas import active
 from ferryman.testing.parts import Given
 
-BY_STATEMENT = {goals.IDLE_STATEMENTS.name, goals.INBOX_STATEMENTS.name, goals.INBOX_COMMITS.name}
+BY_STATEMENT = {
+    goals.IDLE_STATEMENTS.name, goals.INBOX_STATEMENTS.name, goals.INBOX_COMMITS.name, goals.SINK_STATEMENTS.name,
+}  # fmt: skip
 """The shared server does not count statements."""
 OWN_SERVERS = {"pipeline"}
 MEASUREMENTS = [

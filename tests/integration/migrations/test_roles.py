@@ -17,7 +17,8 @@ Database = psycopg.Connection[tuple[Any, ...]]
 WRITER, RELAY, CONSUMER, MONITOR = "ferryman_writer", "ferryman_relay", "ferryman_consumer", "ferryman_monitor"
 WALLET, PAYMENTS = "ferryman_wallet", "ferryman_payments"
 API, REPORTS = "ferryman_payments_api", "ferryman_payments_reports"
-ROLES = (WRITER, RELAY, CONSUMER, MONITOR, WALLET, PAYMENTS, API, REPORTS)
+COURIER, RUNNER = "ferryman_courier", "ferryman_runner"
+ROLES = (WRITER, RELAY, COURIER, RUNNER, CONSUMER, MONITOR, WALLET, PAYMENTS, API, REPORTS)
 
 PLANTED = """
 SELECT wallet.open('00000000-0000-0000-0000-000000000001', 'EUR', 900);
@@ -32,6 +33,9 @@ SELECT ferryman.outbox_append('t', 'k', 't', 'secret', idempotency_key => 'mine'
 INSERT INTO ferryman.outbox_audit (who, act, reason) VALUES ('ann', 'pause', 'r');
 INSERT INTO ferryman.outbox_paused (topic, who, reason) VALUES ('orders', 'ann', 'r');
 INSERT INTO ferryman.outbox_replay (who, reason, filter, last_position) VALUES ('ann', 'r', '{}', 0);
+INSERT INTO ferryman.described_paused (outbox, who, reason) VALUES ('hooks', 'ann', 'r');
+SELECT runner.enqueue('t', 'k', '{}');
+INSERT INTO ferryman.outbox_attempt (outbox, row_id, began_at, outcome) VALUES ('hooks', '1', now(), 'lost');
 INSERT INTO ferryman.inbox (consumer, id, status, hash, type, topic, partition, "offset", results)
 SELECT c, gen_random_uuid(), 'HANDLED', '', 't', 't', 0, 0, '[["t", "k", "t", "c2VjcmV0", "{}", "00000000", null]]'
 FROM unnest('{wallet,payments,payments-fulfilments,shop}'::text[]) c;
@@ -91,6 +95,7 @@ SIGN = {
     "outbox_paused": "INSERT INTO ferryman.outbox_paused (topic, who, reason) VALUES ('t', 'bob', 'r')",
     "outbox_replay": "INSERT INTO ferryman.outbox_replay (who, reason, filter, last_position) "
     "VALUES ('bob', 'r', '{}', 0)",
+    "described_paused": "INSERT INTO ferryman.described_paused (outbox, who, reason) VALUES ('o', 'bob', 'r')",
     "inbox_paused": "INSERT INTO ferryman.inbox_paused (consumer, who, reason) VALUES ('new', 'bob', 'r')",
     "inbox_rejected": "UPDATE ferryman.inbox_rejected SET who = 'bob'",
 }
@@ -161,13 +166,22 @@ def unsigned(*tables: str) -> list[str]:
 
 
 READ_REFERENCE = "SELECT * FROM payments.reference"
+CHANGE_PAUSE = "UPDATE ferryman.described_paused SET who = 'bob'"
+CHANGE_ATTEMPT = "UPDATE ferryman.outbox_attempt SET outcome = 'delivered'"
 SETTLE = AUDIT % ("reconcile", f'{{"settle": "{uuid4()}"}}')
 INBOX = [PLACE_RECEIPT % "shop", "SELECT status FROM ferryman.inbox", "DELETE FROM ferryman.inbox_rejected"]
 FORBIDDEN: dict[str, Sequence[str]] = {
     WRITER: (READ_ENTRY, READ_KEYS, MOVE, RECORD, DEDUCT, LOCK, SETTLE, *INBOX),
     RELAY: (MOVE, RECORD, DEDUCT, LOCK, SETTLE, READ_REFERENCE, APPEND % "k2", *INBOX,
-            *unsigned("outbox_audit", "outbox_paused", "outbox_replay"),
+            *unsigned("outbox_audit", "outbox_paused", "outbox_replay", "described_paused"), CHANGE_PAUSE,
             "UPDATE ferryman.outbox_paused SET who = 'bob'", "UPDATE ferryman.outbox_replay SET who = 'bob'"),
+    COURIER: (READ_ENTRY, READ_KEYS, MOVE, RECORD, DEDUCT, LOCK, SETTLE, READ_REFERENCE, APPEND % "k2", *INBOX,
+              *unsigned("described_paused"), CHANGE_PAUSE, CHANGE_ATTEMPT, AUDIT % ("replay", "{}"),
+              AUDIT % ("requeue", '{"outbox": "hooks"}'), "SELECT payload FROM runner.event_outbox"),
+    RUNNER: (READ_ENTRY, READ_KEYS, MOVE, RECORD, DEDUCT, LOCK, SETTLE, READ_REFERENCE, APPEND % "k2", *INBOX,
+             *unsigned("described_paused"), CHANGE_PAUSE, CHANGE_ATTEMPT, AUDIT % ("replay", '{"outbox": "hooks"}'),
+             "UPDATE runner.event_outbox SET payload = '[]'", "DELETE FROM runner.event_outbox",
+             "SELECT runner.enqueue('t', 'k2', '{}')"),
     CONSUMER: (READ_ENTRY, READ_KEYS, MOVE, RECORD, DEDUCT, LOCK, SETTLE, READ_REFERENCE,
                *named("wallet", "payments"), *machines("payment"), *unsigned("inbox_paused", "inbox_rejected")),
     MONITOR: (READ_ENTRY, READ_KEYS, MOVE, RECORD, DEDUCT, LOCK, SETTLE, READ_REFERENCE, APPEND % "k2",
@@ -183,15 +197,16 @@ FORBIDDEN: dict[str, Sequence[str]] = {
 }  # fmt: skip
 
 OPENED = """
-GRANT ALL ON SCHEMA ferryman, payments, wallet TO {0};
-GRANT ALL ON ALL TABLES IN SCHEMA ferryman, payments, wallet TO {0};
-GRANT ALL ON ALL FUNCTIONS IN SCHEMA ferryman, payments, wallet TO {0};
+GRANT ALL ON SCHEMA ferryman, payments, wallet, runner TO {0};
+GRANT ALL ON ALL TABLES IN SCHEMA ferryman, payments, wallet, runner TO {0};
+GRANT ALL ON ALL FUNCTIONS IN SCHEMA ferryman, payments, wallet, runner TO {0};
 UPDATE ferryman.bound_name SET role = '{0}';
 GRANT ferryman_consumer TO {0};
 ALTER TABLE ferryman.outbox_audit DISABLE ROW LEVEL SECURITY;
 ALTER TABLE ferryman.outbox_audit DISABLE TRIGGER signed;
 ALTER TABLE ferryman.outbox_paused DISABLE TRIGGER signed;
 ALTER TABLE ferryman.outbox_replay DISABLE TRIGGER signed;
+ALTER TABLE ferryman.described_paused DISABLE TRIGGER signed;
 ALTER TABLE ferryman.inbox_paused DISABLE TRIGGER signed;
 ALTER TABLE ferryman.inbox_rejected DISABLE TRIGGER signed;
 """

@@ -7,9 +7,12 @@ import psycopg
 import pytest
 
 from ferryman.channels.outcome import Delivered, Retry
+from ferryman.relay.admin import row_story
+from ferryman.relay.admin.described_rows import RowSelection, open_rows, replay
 from ferryman.relay.described.rows import Claimed, settling
 from ferryman.relay.described.statements import GIVEN_UP, IN_DOUBT, IN_DOUBT_AGAIN
 from ferryman.relay.described.table import Table, open_table
+from ferryman.runtime.desk import WHOLE_OUTBOX, Act, Desk, change_pause
 from ferryman.runtime.errors import Misconfigured, Unreachable
 from ferryman.runtime.life import Life
 from ferryman.runtime.postgres import Connection
@@ -298,3 +301,33 @@ def test_table_whose_constraint_refuses_the_relay_is_tried_again(memos: Memos) -
         life.stopping.set()
         thread.join(20)
     assert not thread.is_alive()
+
+
+def test_a_paused_outbox_or_topic_is_not_claimed_from(memos: Memos) -> None:
+    desk, act = Desk(memos.db, memos.settings.database), Act("ann", "moving")
+    memos.write("a", "b")
+    memos.write("c", topic=create(memos.kafka))
+    change_pause(desk, "pause", "outbox", "memos", act, destination=memos.topic)
+    with memos.relay() as relay:
+        assert relay.run_once().published == 1
+        assert [status for status, *_ in memos.rows()] == ["PENDING", "PENDING", "SENT"]
+        change_pause(desk, "pause", "outbox", "memos", act, destination=WHOLE_OUTBOX)
+        change_pause(desk, "resume", "outbox", "memos", act, destination=memos.topic)
+        relay.outbox.held_at = 0.0
+        assert relay.run_once().quiet
+        change_pause(desk, "resume", "outbox", "memos", act, destination=WHOLE_OUTBOX)
+        relay.outbox.held_at = 0.0
+        assert relay.run_once().published == 2
+
+
+def test_a_table_in_a_database_without_the_engine_is_delivered_and_shown(memos: Memos) -> None:
+    memos.db.execute("DROP SCHEMA ferryman CASCADE")
+    [identity] = memos.write("a")
+    rows = open_rows(Desk(memos.db, memos.settings.database), "memos", "memos", memos.settings.outbox["memos"])
+    known = row_story.look(rows, str(identity))
+    assert row_story.explain(known).next == "ferryman run relay"
+    with memos.relay() as relay:
+        assert relay.run_once().published == 1
+    assert row_story.look(rows, str(identity)).row["state"] == "delivered"
+    with pytest.raises(Misconfigured):
+        next(replay(rows, RowSelection(ids=(str(identity),)), Act("ann", "again")))

@@ -13,11 +13,10 @@ from ferryman.channels.http.signing import (
     ID_HEADER,
     SIGNATURE_HEADER,
     TIME_HEADER,
-    InvalidSecret,
     is_signable,
     signed_headers,
-    signing_key,
 )
+from ferryman.runtime.endpoints import InvalidSecret, signing_key
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 IDS = st.text(st.characters(min_codepoint=33, max_codepoint=126, exclude_characters="."), min_size=1, max_size=64)

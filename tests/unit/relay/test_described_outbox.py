@@ -68,6 +68,13 @@ def test_wait_after_a_failure_doubles() -> None:
     assert [settling(waiting, row(n), Retry("r")).wait_seconds for n in (1, 2, 3)] == [2, 4, 5]
 
 
+def test_jitter_shortens_a_wait_and_retry_after_lengthens_it() -> None:
+    waiting = outbox(retry={"base_seconds": 10, "cap_seconds": 300, "jitter": 0.5})
+    assert settling(waiting, row(1), Retry("r"), dice=0.5).wait_seconds == 7.5
+    assert settling(waiting, row(1), Retry("r", after_seconds=60), dice=0.5).wait_seconds == 60
+    assert settling(waiting, row(1), Retry("r", after_seconds=3600)).wait_seconds == 300
+
+
 def test_without_a_word_for_dead_rows_stay_pending_and_rejected_ones_are_retried() -> None:
     described = outbox(words={"pending": ["PENDING"], "done": "PUBLISHED"})
     assert settling(described, row(1), Rejected("x")).end is RowEnd.FAILED

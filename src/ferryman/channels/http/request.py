@@ -6,9 +6,10 @@ from typing import NamedTuple
 
 from yarl import URL
 
-from ferryman.channels.http.signing import InvalidSecret, is_signable, signed_headers
+from ferryman.channels.http.signing import is_signable, signed_headers
 from ferryman.channels.model import Post
 from ferryman.channels.outcome import Code, Rejected
+from ferryman.runtime.endpoints import InvalidSecret, why_no_endpoint
 
 _MOST_URL_CHARACTERS = 8192
 _MOST_HEADERS = 100
@@ -58,20 +59,10 @@ def parsed(text: str) -> URL | Rejected:
         return Rejected(f"the URL {why}", Code.URL_INVALID)
     try:
         url = URL(text)
-        why = _why_not(url)
+        why = why_no_endpoint(url.scheme, url.raw_authority, url.raw_host)
     except ValueError:
         return Rejected("the URL is not valid", Code.URL_INVALID)
     return url if why is None else Rejected(f"the URL {why}", Code.URL_INVALID)
-
-
-def _why_not(url: URL) -> str | None:
-    if url.scheme not in ("http", "https"):
-        return "does not begin with http:// or https://"
-    if "@" in url.raw_authority:
-        return "has a user or a password: use a secret or a bearer token"
-    if not url.raw_host:
-        return "has no host"
-    return None
 
 
 def _problems(post: Post, most_body_bytes: int) -> Iterator[Rejected]:

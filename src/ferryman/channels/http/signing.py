@@ -1,36 +1,16 @@
 """Signatures by the Standard Webhooks specification: HMAC-SHA256 over id, time and the raw bytes of the body."""
 
 import base64
-import binascii
 import hmac
 import re
 from collections.abc import Sequence
 
-from ferryman.runtime.errors import Permanent
+from ferryman.runtime.endpoints import signing_key
 
-PREFIX = "whsec_"
 ID_HEADER = "webhook-id"
 TIME_HEADER = "webhook-timestamp"
 SIGNATURE_HEADER = "webhook-signature"
 _ID = re.compile(r"[!-\-/-~]{1,256}")
-
-
-class InvalidSecret(Permanent):
-    """A secret that cannot sign. The message never shows it."""
-
-
-def signing_key(secret: str) -> bytes:
-    """Return the bytes that sign: those behind `whsec_` decoded from base64, or the text as it is."""
-    if not secret.startswith(PREFIX):
-        key = secret.encode("utf-8", "surrogatepass")
-    else:
-        try:
-            key = base64.b64decode(secret.removeprefix(PREFIX), validate=True)
-        except (binascii.Error, ValueError) as error:
-            raise InvalidSecret(f"the text of a secret behind {PREFIX} is not valid base64") from error
-    if not key:
-        raise InvalidSecret("a secret is empty")
-    return key
 
 
 def is_signable(identifier: str) -> bool:

@@ -1,0 +1,340 @@
+"""Rows of a described table for a person: listed, counted, shown with their attempts, sent again, or given up."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+from psycopg.sql import Literal
+
+from ferryman.migrations import chains
+from ferryman.relay.described.indexes import lacking
+from ferryman.relay.described.layout import Layout, TableFlaw, fit, flaws, look, word_flaw
+from ferryman.relay.described.statements import Parts, parts_of, put
+from ferryman.runtime import postgres
+from ferryman.runtime.desk import Act, Connection, Desk, Row, Selection, audit, dict_rows, read_paused_in
+from ferryman.runtime.errors import FerrymanError
+from ferryman.runtime.settings_outbox import Outbox
+
+PENDING, RETRYING, SENDING, LOST, FAILED, DISCARDED, DELIVERED, OTHER = STATES = (
+    "pending", "retrying", "sending", "lost", "failed", "discarded", "delivered", "other",
+)  # fmt: skip
+"""The states of a row, whatever words its table has for them. The process of a lost row is gone, or takes too long."""
+REPLAYABLE = (FAILED, RETRYING)
+DISCARDABLE = (PENDING, RETRYING, LOST, FAILED)
+BY_HAND = "discarded by hand"
+CHUNK = 1_000
+_MOST_DESTINATIONS = 20
+_MOST_ATTEMPTS = 1_000
+_MOST_ACTS = 500
+
+_STATE = """\
+CASE WHEN t.{status} = {done_word} THEN 'delivered'
+     WHEN t.{status} = {dead_word} AND starts_with(t.{error}::text, {by_hand}) THEN 'discarded'
+     WHEN t.{status} = {dead_word} THEN 'failed'
+     WHEN {lost} THEN 'lost'
+     WHEN {in_flight} THEN 'sending'
+     WHEN t.{status} NOT IN ({pending}) THEN 'other'
+     WHEN NOT {left} THEN 'failed'
+     WHEN coalesce(t.{attempts}, 0) > 0 THEN 'retrying'
+     ELSE 'pending' END"""
+
+_SELECTED = """\
+(%(ids)s::text[] IS NULL OR t.{id} = ANY (%(ids)s::text[]::{id_type}[]))
+AND (%(statuses)s::text[] IS NULL OR t.{status} = ANY (%(statuses)s::text[]::{status_type}[]))
+AND (%(destination)s::text IS NULL OR {row_destination} = %(destination)s::text)
+AND (%(key)s::text IS NULL OR {row_key} = %(key)s::text) AND (%(type)s::text IS NULL OR {row_type} = %(type)s::text)
+AND (%(since)s::timestamptz IS NULL OR {row_created} >= %(since)s::timestamptz)
+AND (%(until)s::timestamptz IS NULL OR {row_created} < %(until)s::timestamptz)"""
+
+_ROWS = """\
+-- outbox.rows
+SELECT t.{id}::text AS id, {row_destination} AS destination, {row_key} AS key, {row_type} AS type,
+       t.{status}::text AS status, {state} AS state, coalesce(t.{attempts}, 0) AS attempts, t.{error}::text AS error,
+       {row_created} AS created_at, t.{lease}::timestamptz AS claimed_at,
+       (t.{lease} + make_interval(secs => {lease_seconds}))::timestamptz AS lease_until,
+       {row_next} AS next_attempt_at, {row_done} AS done_at, {row_reference} AS reference,
+       t.{error} IS NOT DISTINCT FROM {in_doubt_again} AS lost_before, clock_timestamp() AS now
+FROM {table} t
+WHERE {selected} AND (%(after)s::text IS NULL OR ({row_order}) > (
+    SELECT {row_order} FROM {table} t WHERE t.{id} = %(after)s::text::{id_type}))
+ORDER BY {row_order} LIMIT %(most)s
+"""
+
+_COUNTS = """\
+-- outbox.row_counts
+SELECT {state}, count(*) FROM {table} t WHERE {selected} GROUP BY 1
+"""
+
+# Neither delivered rows nor discarded ones are counted: there may be any number of them.
+_STATISTICS = """\
+-- outbox.row_statistics
+SELECT grouping(destination) AS total, destination, count(*) FILTER (WHERE state = 'pending') AS pending,
+       count(*) FILTER (WHERE state = 'retrying') AS retrying, count(*) FILTER (WHERE state = 'sending') AS sending,
+       count(*) FILTER (WHERE state = 'lost') AS lost, count(*) FILTER (WHERE state = 'failed') AS failed,
+       count(*) FILTER (WHERE due) AS due,
+       extract(epoch FROM clock_timestamp() - min(created) FILTER (WHERE alive))::float8 AS oldest_age_seconds,
+       extract(epoch FROM clock_timestamp() - min(created) FILTER (WHERE due))::float8 AS oldest_due_age_seconds
+FROM (
+    SELECT r.*, r.state IN ('pending', 'retrying', 'sending', 'lost') AS alive,
+           r.state IN ('pending', 'retrying') AND r.is_due AS due
+    FROM (SELECT {row_destination} AS destination, {state} AS state, {is_due} AS is_due,
+                 {created}::timestamptz AS created
+          FROM {table} t WHERE t.{status} IN ({unfinished})) r
+) r
+GROUP BY ROLLUP (destination) ORDER BY total DESC, count(*) FILTER (WHERE alive) DESC, destination
+LIMIT %(most)s
+"""
+
+_PAYLOAD = """\
+-- outbox.row_payload
+SELECT {row_payload} FROM {table} t WHERE t.{id} = %(id)s::text::{id_type}
+"""
+
+# In the order of ids, each once: a row that fails again meanwhile is not taken again.
+_CHOSEN = """\
+chosen AS (
+    SELECT t.{id} AS id FROM {table} t
+    WHERE {selected} AND {state} = ANY (%(states)s::text[])
+      AND (%(after)s::text IS NULL OR t.{id} > %(after)s::text::{id_type})
+    ORDER BY t.{id} LIMIT %(most)s FOR UPDATE OF t
+)"""
+_REPLAY = """\
+-- outbox.replay_rows
+WITH {chosen}, changed AS (
+    UPDATE {table} t SET {set_touched}{set_due}{status} = {first_pending}, {attempts} = 0, {error} = NULL
+    FROM chosen WHERE t.{id} = chosen.id RETURNING t.{id} AS id
+)
+SELECT count(*), (SELECT c.id::text FROM changed c ORDER BY c.id DESC LIMIT 1) FROM changed
+"""
+_DISCARD = """\
+-- outbox.discard_rows
+WITH {chosen}, changed AS (
+    UPDATE {table} t SET {set_touched}{status} = {given_up}, {error} = %(error)s::text::{error_type}
+    FROM chosen WHERE t.{id} = chosen.id RETURNING t.{id} AS id
+)
+SELECT count(*), (SELECT c.id::text FROM changed c ORDER BY c.id DESC LIMIT 1) FROM changed
+"""
+
+_ATTEMPTS = """\
+-- outbox.row_attempts
+SELECT began_at, ended_at, outcome, code, error, reference, excerpt, content FROM (
+    SELECT a.* FROM ferryman.outbox_attempt a WHERE a.outbox = %(outbox)s AND a.row_id = %(id)s
+    ORDER BY a.began_at DESC LIMIT %(most)s
+) latest ORDER BY began_at
+"""
+
+_ACTS = """\
+-- outbox.row_acts
+SELECT at, act, who, reason, entries, filter FROM ferryman.outbox_audit
+WHERE filter ->> 'outbox' = %(outbox)s ORDER BY id DESC LIMIT %(most)s
+"""
+
+_COURIERS = """\
+-- outbox.couriers
+SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = %(name)s
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowSelection(Selection):
+    """The rows that meet all of these conditions; a status is a word of the table."""
+
+    ids: tuple[str, ...] | None = None
+    statuses: tuple[str, ...] | None = None
+    destination: str | None = None
+    key: str | None = None
+
+    def as_json(self) -> Row:
+        """Return the conditions that were given, and no others, as the audit keeps them."""
+        given = self.parameters() | Selection.as_json(self)
+        return {name: value for name, value in given.items() if value is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class RowDesk:
+    """A described outbox in the hands of a person."""
+
+    desk: Desk
+    called: str
+    """The outbox as the person named it: its name, or the module:object of a courier that describes it."""
+    name: str
+    outbox: Outbox
+    layout: Layout
+    parts: Parts
+
+    @property
+    def names_destination(self) -> bool:
+        """True if each row names its destination, which is its topic where rows go to Kafka."""
+        return self.layout.has("topic" if self.by_kafka else "destination")
+
+    @property
+    def by_kafka(self) -> bool:
+        return self.outbox.channel == "kafka"
+
+    def fetch(self, connection: Connection, template: str, **values: Any) -> list[Row]:
+        return dict_rows(connection, put(template, self.parts), values)
+
+
+def open_rows(desk: Desk, called: str, name: str, outbox: Outbox) -> RowDesk:
+    """Return the outbox; raise Misconfigured if its table does not fit its description."""
+    with postgres.translated():
+        layout = fit(name, outbox, look(desk.connection, outbox), by_relay=False)
+    return RowDesk(desk, called, name, outbox, layout, _parts(name, outbox, layout))
+
+
+def _parts(name: str, outbox: Outbox, layout: Layout) -> Parts:
+    """Return what the statements here name, beside what those of claims do."""
+    has, words = layout.has, outbox.words
+    waits = (
+        "t.{lease} + make_interval(secs => ({waits}::float8[])[least(t.{attempts}, cardinality({waits}::float8[]))])"
+    )
+    texts = {
+        "state": _STATE,
+        "selected": _SELECTED,
+        "chosen": _CHOSEN,
+        "row_order": "t.{created_at}, t.{id}" if has("created_at") else "t.{id}",
+        "row_created": "t.{created_at}::timestamptz" if has("created_at") else "NULL::timestamptz",
+        "row_done": "t.{done_at}::timestamptz" if has("done_at") else "NULL::timestamptz",
+        "row_reference": "t.{reference}::text" if has("reference") else "NULL::text",
+        "row_next": "t.{next_attempt_at}::timestamptz" if has("next_attempt_at")
+        else f"CASE WHEN t.{{attempts}} > 0 THEN ({waits})::timestamptz END",
+        "set_due": "{next_attempt_at} = clock_timestamp(), " if has("next_attempt_at") else "",
+    }  # fmt: skip
+    literals = {
+        "done_word": Literal(words.done),
+        "dead_word": Literal(words.dead),
+        "by_hand": Literal(BY_HAND),
+        "first_pending": Literal(words.pending[0]),
+    }
+    return {**parts_of(name, outbox, layout), **texts, **literals}
+
+
+@contextmanager
+def _known(rows: RowDesk) -> Iterator[None]:
+    """Refuse an id that its column cannot hold."""
+    try:
+        yield
+    except FerrymanError as error:
+        if isinstance(error.__cause__, psycopg.DataError):
+            kind = rows.layout.types["id"]
+            raise FerrymanError(
+                f"an id of {rows.outbox.table} is of the type {kind}", remedy="correct the id"
+            ) from error
+        raise
+
+
+def page(rows: RowDesk, selection: RowSelection, *, after: str | None, limit: int) -> tuple[list[Row], str | None]:
+    """Return the first selected rows after this one, and where to continue, if there are more."""
+    if after is not None:
+        at_ids(rows, (after,))
+    with _known(rows), rows.desk.acting() as connection:
+        found = rows.fetch(connection, _ROWS, **selection.parameters(), after=after, most=limit + 1)
+    return found[:limit], found[limit - 1]["id"] if len(found) > limit else None
+
+
+def at_ids(rows: RowDesk, ids: Sequence[str]) -> list[Row]:
+    """Return the rows with these ids; refuse ids that do not exist."""
+    given = RowSelection(ids=tuple(ids)).parameters()
+    with _known(rows), rows.desk.acting() as connection:
+        found = rows.fetch(connection, _ROWS, **given, after=None, most=len(ids))
+    known = {row["id"].casefold() for row in found}  # a UUID may be given in capitals
+    if missing := [each for each in ids if each.casefold() not in known]:
+        raise FerrymanError(
+            f"{rows.outbox.table} has no row {', '.join(missing)}",
+            remedy="correct the id; its transaction may not have committed, or the row was deleted",
+        )
+    return found
+
+
+def statistics(rows: RowDesk) -> Row:
+    """Return how many rows wait, altogether and by destination, and what holds them up."""
+    with rows.desk.acting() as connection:
+        found = rows.fetch(connection, _STATISTICS, most=_MOST_DESTINATIONS + 1)
+        facts = {"paused": read_paused_in(connection, rows.name), "couriers": couriers(rows, connection)}
+    total = {name: value for name, value in found[0].items() if name not in ("total", "destination")}
+    places = [{name: value for name, value in each.items() if name != "total"} for each in found[1:]]
+    return {"outbox": rows.name, **total, "destinations": places, **facts}
+
+
+def payload(rows: RowDesk, identity: str) -> bytes | None:
+    with rows.desk.acting() as connection:
+        content = postgres.value(connection.execute(put(_PAYLOAD, rows.parts), {"id": identity}))
+    return None if content is None else bytes(content)
+
+
+def couriers(rows: RowDesk, connection: Connection) -> int:
+    """Return how many processes that deliver the outbox are connected."""
+    return int(postgres.value(connection.execute(_COURIERS, {"name": f"ferryman outbox {rows.name}"[:63]})))
+
+
+def history(rows: RowDesk, connection: Connection, identity: str) -> list[Row]:
+    """Return the row's recorded attempts, the oldest first: those by Kafka are not recorded."""
+    if rows.by_kafka:
+        return []
+    return dict_rows(connection, _ATTEMPTS, {"outbox": rows.name, "id": identity, "most": _MOST_ATTEMPTS})
+
+
+def acts(rows: RowDesk, connection: Connection, row: Row) -> list[Row]:
+    """Return the acts by hand that may have concerned the row, the newest first."""
+    if not any(chains.level(connection, [chains.ENGINE]).values()):
+        return []
+    every = dict_rows(connection, _ACTS, {"outbox": rows.name, "most": _MOST_ACTS})
+    return [each for each in every if _concerns(each["filter"], row)]
+
+
+def examine(connection: Connection, name: str, outbox: Outbox) -> list[TableFlaw]:
+    """Return everything that a start with this login would refuse or warn of in the table."""
+    with postgres.translated():
+        live = look(connection, outbox)
+        if found := flaws(outbox, live):
+            return found
+        layout = fit(name, outbox, live)
+        words = word_flaw(connection, outbox, layout.types["status"])
+        return [words] if words else list(lacking(connection, outbox, layout))
+
+
+def _concerns(given: Mapping[str, Any], row: Row) -> bool:
+    return row["id"] in given.get("ids", [row["id"]]) and given.get("destination") in (None, "", row["destination"])
+
+
+def count(rows: RowDesk, selection: RowSelection) -> dict[str, int]:
+    """Return the number of selected rows by state. Named rows must exist."""
+    if selection.ids is not None:
+        at_ids(rows, selection.ids)
+    with _known(rows), rows.desk.acting() as connection:
+        values: Any = selection.parameters()
+        return dict(connection.execute(put(_COUNTS, rows.parts), values).fetchall())
+
+
+def replay(rows: RowDesk, selection: RowSelection, act: Act) -> Iterator[int]:
+    """Let rows be sent as if they had never failed: due at once, with all their attempts. Yield how many, by chunk."""
+    return _changed(rows, "replay", selection, replayable(selection), act)
+
+
+def discard(rows: RowDesk, selection: RowSelection, act: Act) -> Iterator[int]:
+    """Give rows up, so that they are not sent. Yield how many, by chunk."""
+    return _changed(rows, "discard", selection, DISCARDABLE, act)
+
+
+def replayable(selection: RowSelection) -> tuple[str, ...]:
+    """Return the states of rows that a replay takes; discarded ones only if they were named."""
+    return (*REPLAYABLE, DISCARDED) if selection.ids is not None else REPLAYABLE
+
+
+def _changed(rows: RowDesk, what: str, selection: RowSelection, states: Sequence[str], act: Act) -> Iterator[int]:
+    """Change the selected rows, each chunk in a transaction with its audit."""
+    with postgres.translated():
+        chains.check(rows.desk.connection)
+    statement = put({"replay": _REPLAY, "discard": _DISCARD}[what], rows.parts)
+    error, said, after = f"{BY_HAND}: {act.reason}", {"outbox": rows.name, **selection.as_json()}, None
+    while True:
+        values = {**selection.parameters(), "states": list(states), "after": after, "most": CHUNK, "error": error}
+        with rows.desk.acting() as connection:
+            changed, after = postgres.row(connection.execute(statement, values))
+            if changed:
+                audit(connection, what, act, said=said, entries=changed)
+        yield changed
+        if changed < CHUNK:
+            return

@@ -1,0 +1,255 @@
+"""`ferryman outbox ... --outbox NAME`: the same commands on the rows of a described table, and `outbox check`."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import click
+
+from ferryman.cli import options, output
+from ferryman.cli.options import Order
+from ferryman.cli.output import CommandResult, counted, json_option, nothing_changed
+from ferryman.relay.admin import described_rows, row_story
+from ferryman.relay.admin.described_rows import DELIVERED, DISCARDABLE, SENDING, RowDesk, RowSelection
+from ferryman.relay.admin.row_story import RowFacts
+from ferryman.runtime.desk import Row
+from ferryman.runtime.errors import Exit, FerrymanError
+from ferryman.runtime.times import moment, span
+
+_COUNTS = ("pending", "retrying", "sending", "lost", "failed")
+_JOURNALS = ("topic", "rate", "wait", "resume")
+_LISTED = ("id", "destination", "key", "type", "status", "state", "attempts", "next_attempt_at", "error", "created_at",
+           "claimed_at", "done_at", "reference")  # fmt: skip
+
+
+@click.command("check", short_help="Whether a described table fits, and what would mend it.")
+@click.argument("name", metavar="NAME")
+@options.source_option
+@json_option
+@click.pass_context
+def check(context: click.Context, name: str, source: str | None, as_json: bool) -> int:
+    """Check the table of a described outbox: its columns, types, words, rights and indexes.
+
+    \b
+      ferryman outbox check hooks
+      ferryman outbox check shop.hooks:hooks
+
+    NAME is that of [outbox.NAME], or the module:object of a courier. One line for each flaw, with the DDL that mends
+    it; exit 1 if there is any. Rights are those of the login that the command runs under: run it under the courier's.
+    A start refuses all of this, except for missing indexes, of which it warns.
+    """
+    with options.open_named(context, name, source) as (desk, named):
+        flaws = described_rows.examine(desk.connection, named.name, named.outbox)
+    lines = [f"{flaw.why}\n  {flaw.ddl}" for flaw in flaws]
+    data = {"outbox": named.name, "table": named.outbox.table, "fits": not flaws,
+            "flaws": [flaw._asdict() for flaw in flaws]}  # fmt: skip
+    fits = f"{named.outbox.table} fits its description, and indexes serve its claims"
+    return CommandResult(data, lines or [fits], Exit.FAILURE if flaws else Exit.OK).print(as_json=as_json)
+
+
+def stats(rows: RowDesk) -> CommandResult:
+    """Return how much waits in the outbox, for how long, and what holds it up."""
+    found = described_rows.statistics(rows)
+    data = {**found, "paused": [output.with_iso_times(each) for each in found["paused"]]}
+    return CommandResult(data, _stats_lines(rows, found))
+
+
+def _stats_lines(rows: RowDesk, found: Row) -> Iterator[str]:
+    if any(found[name] for name in _COUNTS):
+        every = [*found["destinations"], *([{"destination": "all", **found}] if len(found["destinations"]) > 1 else [])]
+        yield output.table(
+            ("topic" if rows.by_kafka else "destination", "pending", "oldest", *_COUNTS[1:]), map(_counts, every)
+        )
+        if found["due"]:
+            yield f"{found['due']:,} are due; the oldest was written {span(found['oldest_due_age_seconds'])} ago"
+    else:
+        yield "nothing waits: every row is delivered"
+    yield from (_paused_line(rows.called, each) for each in found["paused"])
+    if not found["couriers"]:
+        run = row_story.run_command(rows.called, by_kafka=rows.by_kafka)
+        yield f"nobody delivers this outbox: no process is connected for it ({run})"
+
+
+def _counts(each: Row) -> tuple[str, ...]:
+    age = each["oldest_age_seconds"]
+    pending, *others = (f"{each[name]:,}" for name in _COUNTS)
+    return str(each["destination"]), pending, "-" if age is None else span(age), *others
+
+
+def _paused_line(called: str, each: Row) -> str:
+    place = f" --destination {each['destination']}" if each["destination"] else ""
+    what = f"destination {each['destination']}" if place else "the whole outbox"
+    return f"{output.paused_line(what, each)} (ferryman resume --outbox {called}{place})"
+
+
+def listed(rows: RowDesk, *, limit: int, after: str | None, **asked: Any) -> CommandResult:
+    """Return rows by the time at which they were written."""
+    found, further = described_rows.page(rows, selection_of(rows, asked), after=after, limit=limit)
+    data = {"rows": [_as_dict(each) for each in found], "next": further}
+    return CommandResult(data, _page_lines(found), more=f"there are more: --after {further}" if further else None)
+
+
+def _page_lines(found: list[Row]) -> Iterator[str]:
+    if not found:
+        yield "no rows"
+        return
+    yield output.table(
+        ("id", "destination", "status", "state", "attempts", "written", "next attempt", "error"),
+        [
+            (each["id"], each["destination"] or "", each["status"], each["state"], str(each["attempts"]),
+             _time(each["created_at"]), _time(each["next_attempt_at"]), output.shortened(each["error"] or ""))
+            for each in found
+        ],
+    )  # fmt: skip
+
+
+def _time(at: Any) -> str:
+    return moment(at) if at else ""
+
+
+def _as_dict(row: Row) -> Row:
+    return output.with_iso_times({name: row[name] for name in _LISTED})
+
+
+def shown(rows: RowDesk, identity: str, *, payload: bool) -> CommandResult:
+    """Return a row's whole story."""
+    known = row_story.look(rows, identity)
+    story = row_story.explain(known)
+    content = described_rows.payload(rows, known.row["id"]) if payload else None
+    acts = [{name: act[name] for name in ("at", "act", "who", "reason", "entries")} for act in known.acts]
+    data = {
+        **_as_dict(known.row), "reason": story.reason, "next": story.next,
+        "history": [output.with_iso_times(each) for each in known.history],
+        "audit": [output.with_iso_times(act) for act in acts],
+    }  # fmt: skip
+    if payload:
+        data["payload"], data["payload_base64"] = output.decoded(content)
+    lines = [*output.story_lines(story), *_shown_lines(known), *([output.readable(content)] if payload else [])]
+    return CommandResult(data, lines)
+
+
+def _shown_lines(known: RowFacts) -> Iterator[str]:
+    row = known.row
+    yield from output.named_lines([
+        ("id", row["id"]),
+        ("destination", row["destination"]),
+        ("key", row["key"]),
+        ("type", row["type"]),
+        ("written", _time(row["created_at"])),
+        ("claimed", _time(row["claimed_at"])),
+        ("attempts", row["attempts"]),
+        ("next attempt", _time(row["next_attempt_at"])),
+        ("delivered", _time(row["done_at"])),
+        ("reference", row["reference"]),
+        ("error", row["error"]),
+        *(("by hand", f"{moment(act['at'])} {act['act']} by {act['who']}: {act['reason']}") for act in known.acts),
+    ])  # fmt: skip
+    if known.history:
+        yield output.table(
+            ("attempt", "took", "outcome", "code", "error", "reference", "answer", "hash"),
+            [
+                (moment(each["began_at"]), f"{(each['ended_at'] - each['began_at']).total_seconds():.1f} s",
+                 *(each[name] or "" for name in ("outcome", "code", "error", "reference", "excerpt", "content")))
+                for each in known.history
+            ],
+        )  # fmt: skip
+    elif row["attempts"]:
+        yield "its attempts are not recorded, or no longer"
+
+
+def selection_of(rows: RowDesk, asked: Mapping[str, Any]) -> RowSelection:
+    """Return the selection that was asked for; refuse conditions that the table has no column for."""
+    if asked.get("topic") is not None:
+        raise click.UsageError("--topic is of the journal: with --outbox say --destination")
+    for name, role in (("key", "key"), ("since", "created_at"), ("until", "created_at")):
+        if asked[name] is not None and not rows.layout.has(role):
+            raise click.UsageError(f"the rows of {rows.called} cannot be chosen so: they have no {role}")
+    words = {word.casefold(): word for word in rows.outbox.words.every}
+    if unknown := [each for each in asked["statuses"] if each.casefold() not in words]:
+        raise click.UsageError(
+            f"--status: {', '.join(unknown)} is not a word of {rows.called}: {', '.join(words.values())}"
+        )
+    return RowSelection(
+        ids=tuple(asked.get("references") or ()) or None,
+        statuses=tuple(words[each.casefold()] for each in asked["statuses"]) or None,
+        **{name: asked[name] for name in ("destination", "key", "type")},
+        **options.period(rows.desk, asked),
+    )
+
+
+def _chosen(rows: RowDesk, asked: Mapping[str, Any]) -> tuple[RowSelection, dict[str, int]]:
+    """Return what an act selects, with the ids as the table writes them, and the rows by state."""
+    if given := [name for name in _JOURNALS if asked.get(name)]:
+        raise click.UsageError(f"{', '.join(f'--{name}' for name in given)}: not with --outbox")
+    selection = selection_of(rows, asked)
+    if selection.ids is not None:
+        found = described_rows.at_ids(rows, selection.ids)
+        selection = replace(selection, ids=tuple(each["id"] for each in found))
+    return selection, described_rows.count(rows, selection)
+
+
+def replay(order: Order, asked: Mapping[str, Any]) -> int:
+    """Let rows be sent as if they had never failed, or say which."""
+    with order.rows() as rows:
+        selection, counts = _chosen(rows, asked)
+        chosen, left = _parted(counts, described_rows.replayable(selection))
+        if selection.ids and not chosen and left.get(DELIVERED):
+            raise FerrymanError(
+                "it was delivered: a delivered row is never sent again", remedy="write a new row, with an id of its own"
+            )
+        if not order.yes or not chosen:
+            return _planned(order, "send", chosen, left)
+        done = _summed(described_rows.replay(rows, selection, order.act))
+        run = row_story.run_command(rows.called, by_kafka=rows.by_kafka)
+    data = {"dry_run": False, "rows": done, "skipped": left}
+    return order.answer(data, [f"{done:,} rows are due now, with all their attempts{_left(left)}; {run} sends them"])
+
+
+def discard(order: Order, asked: Mapping[str, Any]) -> int:
+    """Give rows up, or say which."""
+    with order.rows() as rows:
+        if rows.outbox.words.dead is None:
+            raise FerrymanError(
+                f"the outbox {rows.called} has no word for rows that are given up",
+                remedy=f"name one that its table allows: outbox.{rows.name}.words.dead; or delete the row yourself",
+            )
+        selection, counts = _chosen(rows, asked)
+        chosen, left = _parted(counts, DISCARDABLE)
+        if selection.ids and left.get(DELIVERED):
+            raise FerrymanError("it was delivered, and cannot be discarded", remedy="send something that takes it back")
+        if selection.ids and left.get(SENDING):
+            raise FerrymanError(
+                "it is being sent, and cannot be discarded now",
+                remedy=f"wait until that ends; `ferryman pause --outbox {rows.called}` lets no other attempt begin",
+            )
+        if not order.yes or not chosen:
+            return _planned(order, "discard", chosen, left)
+        done = _summed(described_rows.discard(rows, selection, order.act))
+    data = {"dry_run": False, "rows": done, "skipped": left}
+    return order.answer(data, [f"{done:,} rows discarded: they are not sent{_left(left)}"])
+
+
+def _summed(chunks: Iterator[int]) -> int:
+    """Return the sum of the chunks; if a failure stops them, say how far they came."""
+    done = 0
+    with options.resumable(lambda: f"{done:,} rows changed; run the same command again to continue"):
+        for each in chunks:
+            done += each
+    return done
+
+
+def _parted(counts: Mapping[str, int], states: tuple[str, ...]) -> tuple[dict[str, int], dict[str, int]]:
+    """Part the counts into those of these states and the others."""
+    chosen = {state: count for state, count in counts.items() if state in states}
+    return chosen, {state: count for state, count in counts.items() if state not in states}
+
+
+def _planned(order: Order, what: str, chosen: Mapping[str, int], left: Mapping[str, int]) -> int:
+    total = sum(chosen.values())
+    data = {"dry_run": not order.yes, "rows": total, "by_state": chosen, "skipped": left}
+    said = f"would {what} {total:,} rows{counted(chosen)}{_left(left)}"
+    return order.answer(data, [said, nothing_changed(total)])
+
+
+def _left(skipped: Mapping[str, int]) -> str:
+    return f"; left as they are: {sum(skipped.values()):,}{counted(skipped)}" if skipped else ""

@@ -1,0 +1,102 @@
+"""Claims read few pages, however many rows are done or wait (N10, N12): counted in buffers, not in time."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import pytest
+from psycopg.sql import SQL
+
+from ferryman.relay.described.couriers import courier
+from ferryman.relay.described.table import Table
+from ferryman.runtime.postgres import Connection
+from ferryman.runtime.settings import Settings
+from ferryman.services.runner.runner_settings import RunnerSettings, described
+from support.hooks import HookTable
+
+MANY = 200_000
+VALUES = {"most": 16, "avoided": [], "after": None, "places": 256, "busy": [], "in_flight": [], "each": 8}
+OF_LOST_ROWS = ("claim_lost", "claim_twice_lost", "bury")
+
+# The other rows: done; due; and waiting for their next attempt. Each has a status, and the hours until it is due.
+OTHERS = {"done": ("DONE", -1), "due": ("DUE", -1), "waiting": ("DUE", 1)}
+HOOKS = """
+INSERT INTO shop.hooks (id, destination, payload, status, next_attempt_at, created_at)
+SELECT gen_random_uuid(), %s, '{"n": 1}', %s, now() + make_interval(hours => %s), now() - make_interval(secs => n)
+FROM generate_series(1, %s) n
+"""
+EVENTS = """
+INSERT INTO runner.event_outbox
+    (event_type, idempotency_key, payload, status, next_attempt_at, created_at, delivered_at)
+SELECT 'file', gen_random_uuid(), '{"n": 1}', %(status)s, now() + make_interval(hours => %(hours)s),
+       now() - make_interval(secs => n), CASE %(status)s WHEN 'DELIVERED' THEN now() END
+FROM generate_series(1, %(count)s) n
+"""
+
+
+class Cost(NamedTuple):
+    """The buffers that a statement read, the rows that it returned, and the relations that it read from end to end."""
+
+    buffers: int
+    rows: int
+    scanned: list[str]
+
+
+def cost(db: Connection, table: Table, name: str) -> Cost:
+    """Run a statement as EXPLAIN does, and undo it."""
+    explain = SQL("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON)\n") + table.statements[name]
+    with db.transaction(force_rollback=True):
+        row = db.execute(explain, VALUES).fetchone()
+    assert row is not None
+    plan = row[0][0]["Plan"]
+    return Cost(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"], plan["Actual Rows"], list(scanned(plan)))
+
+
+def scanned(plan: Mapping[str, Any]) -> Iterator[str]:
+    if plan["Node Type"] == "Seq Scan":
+        yield plan["Relation Name"]
+    for each in plan.get("Plans", []):
+        yield from scanned(each)
+
+
+def assert_cheap(db: Connection, table: Table, claim: str, rows: int) -> None:
+    found = cost(db, table, claim)
+    assert (found.rows, found.scanned) == (rows, [])
+    assert found.buffers < 30 * rows
+    for name in OF_LOST_ROWS:
+        found = cost(db, table, name)
+        assert (found.rows, found.scanned) == (0, []), name
+        assert found.buffers < 50, name
+
+
+@pytest.mark.parametrize("others", OTHERS)
+def test_fair_claim_reads_no_rows_of_a_destination_that_gives_none(
+    ferryman_database_url: str, ferryman_db: Connection, others: str
+) -> None:
+    """N10, N12: 8 rows of each destination that has some."""
+    hooks = HookTable(ferryman_database_url, ferryman_db)
+    status, hours = OTHERS[others]
+    ferryman_db.execute(HOOKS, ("http://dead", {"DONE": "SENT", "DUE": "PENDING"}[status], hours, MANY))
+    ferryman_db.execute(HOOKS, ("http://well", "PENDING", -1, 50))
+    ferryman_db.execute("VACUUM ANALYZE shop.hooks")
+    with hooks.courier() as turns:
+        assert_cheap(ferryman_db, turns.table, "claim_fair", 16 if others == "due" else 8)
+
+
+@pytest.mark.parametrize("others", OTHERS)
+def test_claim_of_events_reads_none_that_are_not_due(
+    ferryman_database_url: str, ferryman_db: Connection, others: str
+) -> None:
+    """N10, N12: after a long outage of the runner, new events do not wait for those that failed."""
+    status, hours = OTHERS[others]
+    status = {"DONE": "DELIVERED", "DUE": "FAILED"}[status]
+    ferryman_db.execute(EVENTS, {"status": status, "hours": hours, "count": MANY})
+    ferryman_db.execute(EVENTS, {"status": "PENDING", "hours": 0, "count": 50})
+    ferryman_db.execute("VACUUM ANALYZE runner.event_outbox")
+    settings = Settings.model_validate(
+        {
+            "database_url": ferryman_database_url,
+            "outbox": {"runner": described(RunnerSettings(url="http://runner"), 15)},
+        }
+    )
+    with courier("runner", settings).opened() as table:
+        assert_cheap(ferryman_db, table, "claim", 16)

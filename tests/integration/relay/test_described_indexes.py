@@ -1,0 +1,136 @@
+"""`ferryman outbox check`, and the indexes that claims need: judged by the catalogue, and by the plan of a claim."""
+
+import json
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from ferryman.cli.app import run
+from ferryman.relay.admin.described_rows import examine
+from ferryman.relay.described.layout import fit, look
+from ferryman.relay.described.statements import compiled
+from ferryman.runtime.errors import Exit
+from ferryman.runtime.postgres import Connection
+from support.hooks import HookTable
+
+PENDING, SENDING = "status = 'PENDING'", "status = 'SENDING'"
+CLAIM, LOST = "leads from destination to destination", "being sent"
+
+
+@pytest.fixture
+def hooks(ferryman_database_url: str, ferryman_db: Connection) -> HookTable:
+    return HookTable(ferryman_database_url, ferryman_db)
+
+
+def index(hooks: HookTable, *definitions: str) -> None:
+    """Drop the table's indexes, except for that of the ids, and create these."""
+    names = "SELECT indexname FROM pg_indexes WHERE tablename = 'hooks' AND indexname <> 'hooks_pkey'"
+    for (name,) in hooks.db.execute(names).fetchall():
+        hooks.db.execute(f"DROP INDEX shop.{name}")
+    for definition in definitions:
+        hooks.db.execute(f"CREATE INDEX ON shop.hooks {definition}")
+
+
+def lacks(hooks: HookTable) -> list[str]:
+    """Return which indexes are missing: of claims, or of rows that are being sent."""
+    flaws = examine(hooks.db, "hooks", hooks.settings.outbox["hooks"])
+    assert all(flaw.ddl.startswith("CREATE INDEX CONCURRENTLY ON shop.hooks (") for flaw in flaws)
+    return [CLAIM if CLAIM in flaw.why else LOST for flaw in flaws if CLAIM in flaw.why or LOST in flaw.why]
+
+
+@pytest.mark.parametrize(
+    ("definitions", "missing"),
+    [
+        ([f"(destination, next_attempt_at, id) WHERE {PENDING}", f"(claimed_at) WHERE {SENDING}"], []),
+        ([f"(destination, next_attempt_at) WHERE {PENDING}", f"(id) WHERE {SENDING}"], []),
+        (["(status, destination, next_attempt_at, id)"], []),
+        (["(destination, next_attempt_at, id) WHERE status IN ('SENDING', 'PENDING')"], []),
+        (["(destination, next_attempt_at, id) WHERE status <> 'SENT'"], []),
+        ([], [CLAIM, LOST]),
+        ([f"(next_attempt_at, id) WHERE {PENDING}", f"(id) WHERE {SENDING}"], [CLAIM]),
+        (["(destination, next_attempt_at, id)", f"(id) WHERE {SENDING}"], [CLAIM]),
+        ([f"(destination, created_at) WHERE {PENDING}"], [CLAIM, LOST]),
+        ([f"(destination, next_attempt_at) WHERE {PENDING} AND attempts = 0", f"(id) WHERE {SENDING}"], [CLAIM]),
+        ([f"(lower(destination), next_attempt_at) WHERE {PENDING}", f"(id) WHERE {SENDING}"], [CLAIM]),
+        (["(destination, next_attempt_at) WHERE status IN ('PENDING', 'SENT')", f"(id) WHERE {SENDING}"], [CLAIM]),
+        ([f"USING hash (destination) WHERE {PENDING}", f"(id) WHERE {SENDING}"], [CLAIM]),
+    ],
+)
+def test_indexes_are_judged_by_their_columns_and_predicates(
+    hooks: HookTable, definitions: list[str], missing: list[str]
+) -> None:
+    index(hooks, *definitions)
+    assert lacks(hooks) == missing
+
+
+@pytest.mark.parametrize(
+    "described",
+    [
+        {},
+        {"words": {"pending": ["PENDING", "FAILED"], "done": "SENT", "dead": "DEAD"}},
+        {"channel": "kafka", "topic": "hooks", "type": "t", "columns": {"key": "destination"}, "order": "key"},
+    ],
+)
+def test_the_indexes_that_check_names_serve_the_plan_of_a_claim(hooks: HookTable, described: dict[str, Any]) -> None:
+    hooks.described |= described
+    index(hooks)
+    outbox = hooks.settings.outbox["hooks"]
+    for flaw in examine(hooks.db, "hooks", outbox):
+        hooks.db.execute(flaw.ddl.encode())
+    assert examine(hooks.db, "hooks", outbox) == []
+    hooks.db.execute("ANALYZE shop.hooks; SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_sort = off")
+    values = {"most": 10, "avoided": [], "each": 8, "after": None, "places": 9, "busy": [], "in_flight": []}
+    statements = compiled("hooks", outbox, fit("hooks", outbox, look(hooks.db, outbox)))
+    for name in (
+        "claim_fair" if "claim_fair" in statements else "claim",
+        *(["claim_lost"] if outbox.words.claimed else []),
+    ):
+        plan = hooks.db.execute(b"EXPLAIN " + statements[name].as_bytes(), values).fetchall()
+        lines = [line for (line,) in plan]
+        assert not any("Seq Scan on hooks" in line for line in lines), lines
+        assert any("Scan using hooks_" in line and "pkey" not in line for line in lines), lines
+
+
+def test_check_prints_a_line_and_the_mending_ddl_for_each_flaw(
+    hooks: HookTable, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    described = hooks.settings.outbox["hooks"].model_dump(mode="json", exclude_unset=True, exclude={"secrets"})
+    monkeypatch.setenv("FERRYMAN_DATABASE_URL", hooks.url)
+    monkeypatch.setenv("FERRYMAN_OUTBOX", json.dumps({"hooks": described}))
+    hooks.db.execute(
+        "ALTER TABLE shop.hooks DROP COLUMN error, ALTER COLUMN attempts TYPE text, DROP COLUMN claimed_at"
+    )
+    for exit_code in (Exit.FAILURE, Exit.FAILURE, Exit.OK):
+        capsys.readouterr()
+        assert run(["outbox", "check", "hooks", "--json"]) == exit_code
+        found = json.loads(capsys.readouterr().out)
+        assert found["fits"] == (exit_code == Exit.OK)
+        for flaw in found["flaws"]:
+            hooks.db.execute("ALTER TABLE shop.hooks ALTER attempts DROP DEFAULT")
+            hooks.db.execute(flaw["ddl"].encode())
+    hooks.db.execute("DROP TABLE shop.hooks")
+    assert run(["outbox", "check", "hooks"]) == Exit.FAILURE
+    assert "CREATE TABLE shop.hooks" in capsys.readouterr().out
+    assert run(["outbox", "check", "nothing"]) == Exit.CONFIGURATION
+
+
+def test_a_start_warns_once_of_a_missing_index(hooks: HookTable) -> None:
+    index(hooks, f"(destination, next_attempt_at) WHERE {PENDING}")
+    with capture_logs() as logs, hooks.courier() as courier, courier.service.opened():
+        pass
+    [warning] = [each for each in logs if each["event"] == "index missing"]
+    assert warning["log_level"] == "warning"
+    assert "(claimed_at) WHERE status IN ('SENDING')" in warning["mend"]
+
+
+@pytest.mark.parametrize(
+    ("name", "variable", "value"),
+    [("payments", "FERRYMAN_PAYMENTS__MODE", "literal"), ("runner", "FERRYMAN_RUNNER__URL", "http://127.0.0.1:9/")],
+)
+def test_our_own_described_tables_fit(
+    ferryman_database_url: str, monkeypatch: pytest.MonkeyPatch, name: str, variable: str, value: str
+) -> None:
+    monkeypatch.setenv("FERRYMAN_DATABASE_URL", ferryman_database_url)
+    monkeypatch.setenv(variable, value)
+    assert run(["outbox", "check", name]) == Exit.OK
