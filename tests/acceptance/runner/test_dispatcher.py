@@ -150,7 +150,7 @@ def test_an_operator_sees_why_an_event_waits_and_what_to_type_next(
     told = operator.run(f"outbox show --outbox runner {event} --json").json
     assert told["next"] == f"wait, or send it now: ferryman outbox replay --outbox runner {event}"
     operator.run("pause --outbox runner --reason upgrade")
-    running.until(lambda: '"paused"' in running.stderr, "pause", seconds=3)
+    running.until(lambda: '"paused"' in running.stderr, "pause")
     receiver.answer = lambda _: Answer(200)
     operator.run(f"outbox replay --outbox runner {event} --yes --reason emptied")
     assert "ferryman resume --outbox runner" in operator.run(f"outbox show --outbox runner {event}").stdout

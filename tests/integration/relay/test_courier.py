@@ -4,6 +4,7 @@ import itertools
 import json
 import threading
 import time
+import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -26,6 +27,7 @@ from ferryman.runtime.metrics import REGISTRY
 from ferryman.runtime.postgres import Connection
 from ferryman.testing import stack
 from ferryman.testing.receiver import Answer, ReceivedRequest, Receiver
+from support.compose import ROOT
 from support.hooks import SECRET, HookTable
 from support.published import poll_until
 from support.rawhttp import RawServer, addresses, answers
@@ -54,6 +56,17 @@ def test_due_rows_are_posted_signed_and_settled_with_their_time(hooks: HookTable
         assert set(Webhook(SECRET).verify(request.body, dict(request.headers))) == {"n"}
         assert json.loads(request.body)["n"] in (0, 1)
     assert hooks.db.execute("SELECT count(*) FROM shop.hooks WHERE done_at IS NOT NULL").fetchone() == (2,)
+
+
+def test_the_table_of_the_how_to_fits_its_description(hooks: HookTable) -> None:
+    page = (ROOT / "docs" / "couriers.md").read_text()
+    ddl, toml = (page.split(f"```{language}\n")[1].split("```")[0] for language in ("sql", "toml"))
+    hooks.db.execute("DROP SCHEMA shop CASCADE")
+    hooks.db.execute(ddl)
+    described = tomllib.loads(toml)
+    hooks.described, hooks.http = described["outbox"]["hooks"], described["http"]
+    with hooks.courier() as courier:
+        assert courier.until_quiet() == 0
 
 
 def test_each_failure_counts_until_the_row_is_given_up(hooks: HookTable, receiver: Receiver) -> None:
