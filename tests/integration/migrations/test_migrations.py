@@ -188,6 +188,7 @@ def test_revisions_are_numbered_without_a_gap_as_their_files_are(owner: str) -> 
     files = chains.revisions(owner)
     assert list(files) == [f"{owner}_{number:04}" for number in range(1, len(files) + 1)]
     assert all(file.name.startswith(f"{revision[-4:]}_") for revision, file in files.items())
+    assert set(files.values()) == set((chains.HOME / owner).glob("[0-9]*.sql"))  # no two have the same number
 
 
 def test_checking_the_level_loads_no_sqlalchemy() -> None:
