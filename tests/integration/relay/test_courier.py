@@ -129,6 +129,37 @@ def test_a_channel_of_the_users_own_needs_only_send_and_says_what_the_receiver_c
     assert logged == [("letter-a", "thank you"), ("letter-b", "thank you")]
 
 
+def test_a_row_has_headers_and_a_content_type_and_the_outbox_a_token(hooks: HookTable, receiver: Receiver) -> None:
+    hooks.db.execute("ALTER TABLE shop.hooks ADD COLUMN headers jsonb, ADD COLUMN content_type text")
+    hooks.described |= {"secrets": [], "bearer": "the-token"}
+    hooks.write(receiver.url)
+    hooks.db.execute("""UPDATE shop.hooks SET headers = '{"X-Shop": "7"}', content_type = 'text/x-shop'""")
+    with hooks.courier() as turns:
+        assert turns.until_quiet() == 1
+    headers = receiver.requests[0].headers
+    assert [headers[name] for name in ("authorization", "x-shop", "content-type")] == [
+        "Bearer the-token", "7", "text/x-shop",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("http", "lease_seconds", "setting"),
+    [
+        ({"timeout_seconds": 20}, 60, "http.timeout_seconds"),
+        ({"timeout_seconds": 2}, 18.9, "outbox.hooks.lease.seconds"),
+    ],
+)
+def test_times_that_do_not_fit_are_refused_at_the_start(
+    hooks: HookTable, http: dict[str, Any], lease_seconds: float, setting: str
+) -> None:
+    """N3, N16: a send ends before its process must, and is settled before its lease is over."""
+    hooks.http = http
+    hooks.described |= {"lease": {"seconds": lease_seconds}}
+    with pytest.raises(Misconfigured) as refused:
+        couriers.courier("hooks", hooks.settings)
+    assert refused.value.setting == setting
+
+
 def test_a_bug_in_prepare_costs_its_own_row_an_attempt_and_no_other(hooks: HookTable, receiver: Receiver) -> None:
     """N10."""
     own = Courier("worker", outbox="hooks")

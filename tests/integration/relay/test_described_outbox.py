@@ -73,6 +73,15 @@ def test_two_relays_claim_each_row_once(memos: Memos) -> None:
     assert not {row.id for row in first} & {row.id for row in second}
 
 
+def test_oldest_rows_are_claimed_first(away: Memos) -> None:
+    away.write("a", "b", "c")
+    with away.relay() as relay:
+        assert [[row.key for row in relay.table.claim(2)], [row.key for row in relay.table.claim(2)]] == [
+            ["a", "b"],
+            ["c"],
+        ]
+
+
 def test_row_locked_by_its_writer_is_passed_over(memos: Memos) -> None:
     memos.write("a", "b")
     with psycopg.connect(memos.url) as writer, memos.relay() as relay:
