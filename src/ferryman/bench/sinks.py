@@ -45,8 +45,14 @@ _DESCRIBED = {
     "secrets": ["whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"],
     "slots": _SLOTS,
 }
-_NOW_AND_THEN = ("-- outbox.described_backlog", "-- outbox.forget_attempts", "-- outbox.bury")
-_AT_START = ("-- outbox.columns", "-- outbox.words", "-- postgres.backend", "-- postgres.member", "-- migrations.")
+_NOW_AND_THEN = (
+    "-- outbox.described_backlog", "-- outbox.forget_attempts", "-- outbox.bury", "-- desk.can_pause_outboxes",
+)  # fmt: skip
+_AT_START = (
+    "-- outbox.columns", "-- outbox.words", "-- outbox.indexes", "-- outbox.predicate", "-- postgres.backend",
+    "-- postgres.member", "-- migrations.", "-- rights.", "-- desk.paused_outboxes",
+)  # fmt: skip
+"""At the start; and the look at pauses, once a second."""
 _LOST_CLAIMS = 2
 """Claims of lost rows that come with each `bury`."""
 _STATEMENTS_AROUND = 3
