@@ -108,6 +108,13 @@ def head(owner: str) -> str:
     return max(revisions(owner))
 
 
+def worker_role(owner: str) -> str:
+    """Return the role that delivers an owner's outbox: `ferryman_<owner>_worker` if its chain makes one."""
+    texts = [file.read_text(encoding="utf-8") for file in revisions(owner).values()]
+    worker = f"ferryman_{owner}_worker"
+    return worker if any(f"CREATE ROLE {worker} " in text for text in texts) else f"ferryman_{owner}"
+
+
 def level(connection: Connection, wanted: Iterable[str]) -> dict[str, str | None]:
     """Return the revision of each chain in this database, None for a chain that was never migrated."""
     return {owner: _revision(connection, owner) for owner in wanted}

@@ -4,7 +4,7 @@ import time
 from collections import Counter as Tally
 from collections.abc import Iterable, Sequence
 
-from ferryman.channels.outcome import WORDS, Code, Outcome, Rejected, Retry, Unavailable, Unknown
+from ferryman.channels.outcome import WORDS, Code, Held, Outcome, Rejected, Retry, Unavailable, Unknown
 from ferryman.relay.model import Entry, created_us_of, topic_of
 from ferryman.relay.policy import Undelivered, Waits
 from ferryman.relay.store.backlog import Backlog
@@ -123,7 +123,7 @@ def published(source: str, entries: Sequence[Entry]) -> None:
 
 def outcomes(source: str, which: Iterable[tuple[str, Undelivered]]) -> None:
     """Count entries that were not delivered, by the kind of their outcome."""
-    kinds = {Retry: RETRIES, Rejected: RETRIES, Waits: PARKED, Unavailable: PARKED, Unknown: UNKNOWN}
+    kinds = {Retry: RETRIES, Rejected: RETRIES, Waits: PARKED, Unavailable: PARKED, Unknown: UNKNOWN, Held: UNKNOWN}
     for (topic, kind), times in Tally((topic, type(outcome)) for topic, outcome in which).items():
         kinds[kind].labels(source, _shown(topic)).inc(times)
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from ferryman.channels.outcome import Rejected, Retry, Unavailable, Unknown
+from ferryman.channels.outcome import Held, Rejected, Retry, Unavailable, Unknown
 from ferryman.runtime import codes
 from ferryman.runtime.backoff import Backoff
 from ferryman.runtime.errors import Permanent, Transient, Unreachable
@@ -20,7 +20,7 @@ class Waits:
     """The entry was not tried: it is behind another of its key, or its topic is parked or paused."""
 
 
-Undelivered: TypeAlias = Retry | Rejected | Waits | Unavailable | Unknown
+Undelivered: TypeAlias = Retry | Rejected | Waits | Unavailable | Unknown | Held
 """The result of an entry that was not simply delivered. Where it is Unavailable, its topic refuses everything."""
 
 
@@ -51,7 +51,7 @@ class ExceptionState:
 def after(outcome: Undelivered, attempts: int, retries: Retries, *, dice: float) -> ExceptionState | None:
     """Return the state of an entry after this outcome, given its failed attempts so far; None changes nothing."""
     match outcome:
-        case Rejected(error):
+        case Rejected(error) | Held(error):
             return ExceptionState("FAILED", attempts + 1, error=error)
         case Retry(error) if attempts + 1 >= retries.limit:
             return ExceptionState("FAILED", attempts + 1, error=error)

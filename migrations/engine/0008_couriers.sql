@@ -4,7 +4,8 @@ CREATE TABLE ferryman.outbox_attempt (
     row_id text NOT NULL,
     began_at timestamptz NOT NULL,
     ended_at timestamptz NOT NULL DEFAULT clock_timestamp(),
-    outcome text NOT NULL CHECK (outcome IN ('delivered', 'failed', 'rejected', 'unknown', 'unavailable', 'lost')),
+    outcome text NOT NULL CHECK (outcome IN ('delivered', 'failed', 'rejected', 'unknown', 'unavailable', 'lost',
+        'held', 'reopened', 'resolved')),
     code text,
     error text,
     reference text,
@@ -42,4 +43,4 @@ GRANT SELECT ON ferryman.described_paused TO ferryman_monitor;
 GRANT SELECT ON ferryman.bound_name TO ferryman_courier;
 GRANT INSERT (who, act, reason, filter, entries) ON ferryman.outbox_audit TO ferryman_courier;
 CREATE POLICY courier ON ferryman.outbox_audit FOR INSERT TO ferryman_courier WITH CHECK (
-    act IN ('replay', 'discard', 'pause', 'resume') AND filter ->> 'outbox' IS NOT NULL);
+    act IN ('replay', 'discard', 'pause', 'resume', 'resolve') AND filter ->> 'outbox' IS NOT NULL);

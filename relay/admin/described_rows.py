@@ -11,14 +11,15 @@ from psycopg.sql import Literal
 from ferryman.migrations import chains
 from ferryman.relay.described.indexes import lacking
 from ferryman.relay.described.layout import Layout, TableFlaw, fit, flaws, look, word_flaw
+from ferryman.relay.described.rows import IN_DOUBT_BEGINS
 from ferryman.relay.described.statements import Parts, parts_of, put
 from ferryman.runtime import postgres
 from ferryman.runtime.desk import Act, Connection, Desk, Row, Selection, audit, dict_rows, read_paused_in
 from ferryman.runtime.errors import FerrymanError
 from ferryman.runtime.settings_outbox import Outbox
 
-PENDING, RETRYING, SENDING, LOST, FAILED, DISCARDED, DELIVERED, OTHER = STATES = (
-    "pending", "retrying", "sending", "lost", "failed", "discarded", "delivered", "other",
+PENDING, RETRYING, SENDING, LOST, FAILED, HELD, DISCARDED, DELIVERED, OTHER = STATES = (
+    "pending", "retrying", "sending", "lost", "failed", "held", "discarded", "delivered", "other",
 )  # fmt: skip
 """The states of a row, whatever words its table has for them. The process of a lost row is gone, or takes too long."""
 REPLAYABLE = (FAILED, RETRYING)
@@ -32,6 +33,7 @@ _MOST_ACTS = 500
 _STATE = """\
 CASE WHEN t.{status} = {done_word} THEN 'delivered'
      WHEN t.{status} = {dead_word} AND starts_with(t.{error}::text, {by_hand}) THEN 'discarded'
+     WHEN t.{status} = {dead_word} AND starts_with(t.{error}::text, {in_doubt_begins}) THEN 'held'
      WHEN t.{status} = {dead_word} THEN 'failed'
      WHEN {lost} THEN 'lost'
      WHEN {in_flight} THEN 'sending'
@@ -73,6 +75,7 @@ _STATISTICS = """\
 SELECT grouping(destination) AS total, destination, count(*) FILTER (WHERE state = 'pending') AS pending,
        count(*) FILTER (WHERE state = 'retrying') AS retrying, count(*) FILTER (WHERE state = 'sending') AS sending,
        count(*) FILTER (WHERE state = 'lost') AS lost, count(*) FILTER (WHERE state = 'failed') AS failed,
+       count(*) FILTER (WHERE state = 'held') AS held,
        count(*) FILTER (WHERE due) AS due,
        extract(epoch FROM clock_timestamp() - min(created) FILTER (WHERE alive))::float8 AS oldest_age_seconds,
        extract(epoch FROM clock_timestamp() - min(created) FILTER (WHERE due))::float8 AS oldest_due_age_seconds
@@ -117,6 +120,18 @@ WITH {chosen}, changed AS (
 SELECT count(*), (SELECT c.id::text FROM changed c ORDER BY c.id DESC LIMIT 1) FROM changed
 """
 
+# The act is in the attempt log too: what came before it is no doubt any more.
+_RESOLVE = """\
+-- outbox.resolve_rows
+WITH {chosen}, changed AS (
+    UPDATE {table} t SET {set_touched}{set_resolved} FROM chosen WHERE t.{id} = chosen.id RETURNING t.{id} AS id
+), logged AS (
+    INSERT INTO ferryman.outbox_attempt (outbox, row_id, began_at, outcome, error)
+    SELECT {name}, c.id::text, clock_timestamp(), %(outcome)s, %(error)s FROM changed c
+)
+SELECT count(*), (SELECT c.id::text FROM changed c ORDER BY c.id DESC LIMIT 1) FROM changed
+"""
+
 _ATTEMPTS = """\
 -- outbox.row_attempts
 SELECT began_at, ended_at, outcome, code, error, reference, excerpt, content FROM (
@@ -135,6 +150,13 @@ _COURIERS = """\
 -- outbox.couriers
 SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = %(name)s
 """
+
+
+_ACTS_OF: Mapping[str, tuple[str, Parts]] = {
+    "replay": (_REPLAY, {}), "discard": (_DISCARD, {}),
+    "resolve-sent": (_RESOLVE, {"set_resolved": "{set_sent}"}),
+    "resolve-resend": (_RESOLVE, {"set_resolved": "{set_again}"}),
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,12 +222,19 @@ def _parts(name: str, outbox: Outbox, layout: Layout) -> Parts:
         "row_reference": "t.{reference}::text" if has("reference") else "NULL::text",
         "row_next": "t.{next_attempt_at}::timestamptz" if has("next_attempt_at")
         else f"CASE WHEN t.{{attempts}} > 0 THEN ({waits})::timestamptz END",
+        "set_sent": "{status} = {done_word}, {error} = NULL" + (
+            ", {done_at} = clock_timestamp()" if has("done_at") else ""
+        ),
+        "set_again": "{set_due}{status} = {first_pending}, {attempts} = 0, {error} = NULL" + (
+            ", {reference} = NULL" if has("reference") else ""
+        ),
         "set_due": "{next_attempt_at} = clock_timestamp(), " if has("next_attempt_at") else "",
     }  # fmt: skip
     literals = {
         "done_word": Literal(words.done),
         "dead_word": Literal(words.dead),
         "by_hand": Literal(BY_HAND),
+        "in_doubt_begins": Literal(IN_DOUBT_BEGINS),
         "first_pending": Literal(words.pending[0]),
     }
     return {**parts_of(name, outbox, layout), **texts, **literals}
@@ -318,6 +347,11 @@ def discard(rows: RowDesk, selection: RowSelection, act: Act) -> Iterator[int]:
     return _changed(rows, "discard", selection, DISCARDABLE, act)
 
 
+def resolve(rows: RowDesk, selection: RowSelection, act: Act, *, sent: bool) -> Iterator[int]:
+    """Settle held rows as delivered, or let them be sent again. Yield how many, by chunk."""
+    return _changed(rows, "resolve-sent" if sent else "resolve-resend", selection, (HELD,), act)
+
+
 def replayable(selection: RowSelection) -> tuple[str, ...]:
     """Return the states of rows that a replay takes; discarded ones only if they were named."""
     return (*REPLAYABLE, DISCARDED) if selection.ids is not None else REPLAYABLE
@@ -327,10 +361,15 @@ def _changed(rows: RowDesk, what: str, selection: RowSelection, states: Sequence
     """Change the selected rows, each chunk in a transaction with its audit."""
     with postgres.translated():
         chains.check(rows.desk.connection)
-    statement = put({"replay": _REPLAY, "discard": _DISCARD}[what], rows.parts)
-    error, said, after = f"{BY_HAND}: {act.reason}", {"outbox": rows.name, **selection.as_json()}, None
+    template, extra = _ACTS_OF[what]
+    statement = put(template, {**rows.parts, **extra})
+    error = f"{BY_HAND}: {act.reason}" if what == "discard" else act.reason
+    outcome = {"resolve-sent": "resolved", "resolve-resend": "reopened"}.get(what)
+    what, _, how = what.partition("-")
+    said, after = {"outbox": rows.name, **selection.as_json(), **({"as": how} if how else {})}, None
     while True:
-        values = {**selection.parameters(), "states": list(states), "after": after, "most": CHUNK, "error": error}
+        values = {**selection.parameters(), "states": list(states), "after": after, "most": CHUNK, "error": error,
+                  "outcome": outcome}  # fmt: skip
         with rows.desk.acting() as connection:
             changed, after = postgres.row(connection.execute(statement, values))
             if changed:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from ferryman.relay.admin import described_rows
 from ferryman.relay.admin.described_rows import RowDesk
 from ferryman.relay.admin.entry_story import Explained, attempts, times, when
+from ferryman.relay.described.rows import IN_DOUBT_BEGINS
 from ferryman.runtime.desk import WHOLE_OUTBOX, Row, Story, read_paused_in
 from ferryman.runtime.times import moment, span
 
@@ -53,15 +54,9 @@ def run_command(called: str, *, by_kafka: bool) -> str:
 def _explained(known: RowFacts) -> Explained:
     row = known.row
     said: Explained = ("the description has no such word, so nobody sends the row", None)
-    replay = f"ferryman outbox replay --outbox {known.called} {row['id']}"
     match row["state"]:
-        case described_rows.DELIVERED:
-            at = f" at {moment(row['done_at'])}" if row["done_at"] else ""
-            said = f"delivered{at}, and nothing is left to do", None
-        case described_rows.DISCARDED:
-            said = f"{row['error']}; it is not sent", replay
-        case described_rows.FAILED:
-            said = f"given up after {_failures(known)}{_error(known)}", replay
+        case described_rows.DELIVERED | described_rows.DISCARDED | described_rows.FAILED | described_rows.HELD:
+            said = _ended(known)
         case described_rows.SENDING:
             lost = "; an earlier claim of it was lost with its process" if row["lost_before"] else ""
             said = f"{_claimed(row)}, and is being sent; its lease ends at {moment(row['lease_until'])}{lost}", None
@@ -73,13 +68,36 @@ def _explained(known: RowFacts) -> Explained:
         case described_rows.RETRYING:
             again = f"is tried again {when(row['next_attempt_at'], row['now'])}"
             why = f"it waits after {_failures(known)}, and {again}{_error(known)}"
-            said = _held_up(known, why, f"wait, or send it now: {replay}")
+            said = _held_up(known, why, f"wait, or send it now: {_replay(known)}")
         case described_rows.PENDING:
             at = row["next_attempt_at"]
             later = f"it waits until {moment(at)}" if at and at > row["now"] else None
             why = later or "it is due, and goes out when its turn comes"
             said = _held_up(known, why, f"ferryman outbox stats --outbox {known.called}")
     return said
+
+
+def _ended(known: RowFacts) -> Explained:
+    row = known.row
+    match row["state"]:
+        case described_rows.DELIVERED:
+            at = f" at {moment(row['done_at'])}" if row["done_at"] else ""
+            return f"delivered{at}, and nothing is left to do", None
+        case described_rows.DISCARDED:
+            return f"{row['error']}; it is not sent", _replay(known)
+        case described_rows.HELD:
+            settle = f"ferryman outbox resolve {known.called} --id {row['id']} --sent | --resend --reason '...'"
+            return f"held for you to decide, because it may have been delivered: {_doubt(row)}", settle
+        case _:
+            return f"given up after {_failures(known)}{_error(known)}", _replay(known)
+
+
+def _doubt(row: Row) -> str:
+    return str(row["error"]).removeprefix(IN_DOUBT_BEGINS)
+
+
+def _replay(known: RowFacts) -> str:
+    return f"ferryman outbox replay --outbox {known.called} {known.row['id']}"
 
 
 def _held_up(known: RowFacts, reason: str, command: str | None) -> Explained:

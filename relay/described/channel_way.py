@@ -2,17 +2,23 @@
 
 import time
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import Any
 
-from ferryman.channels.model import Post
+import structlog
+
+from ferryman.channels.model import Mail, Post
+from ferryman.channels.outcome import Code, Delivered, Held, Outcome, Rejected, Retry
 from ferryman.channels.sending import Finished, Item, Sending
 from ferryman.relay.described.rows import Claimed
 from ferryman.relay.described.way_out import Room, SentRow
+from ferryman.runtime.breaker import Breaker, BreakerState
 from ferryman.runtime.errors import FerrymanError, Unreachable
 from ferryman.runtime.postgres import Connection
 from ferryman.runtime.settings_outbox import Outbox
+
+log = structlog.get_logger(__name__)
 
 # A settle waits so long for company: rows that end together are settled in one statement.
 _LINGER_SECONDS = 0.002
@@ -57,16 +63,20 @@ class ChannelWay:
     many_lost: bool = True
     _rows: dict[Hashable, tuple[Claimed, str | None]] = field(default_factory=dict)
     """The rows under way, each with a hash of what is sent."""
+    _breaker: Breaker = field(default_factory=Breaker)
+    """That of a destination which all rows share; it stays closed where each row has its own."""
     _opened: bool = False
 
     def why_not(self) -> str | None:
         if not self._opened:
             self.sending.open()
             self._opened = True
-        return self.sending.why_not()
+        if self._rows or self._breaker.allows(time.monotonic()):
+            return self.sending.why_not()
+        return self.sending.why_not() or self._breaker.reason
 
     def error(self) -> FerrymanError:
-        return Unreachable(f"nothing can be sent: {self.sending.why_not()}")
+        return Unreachable(f"nothing can be sent: {self.why_not()}")
 
     def meet(self, connection: Connection) -> None: ...
 
@@ -75,16 +85,19 @@ class ChannelWay:
         most = min(self.sending.room(), self.outbox.batch_rows)
         if self.bucket is not None:
             most = min(most, self.bucket.tokens())
+        if self._breaker.state is not BreakerState.CLOSED:
+            most = 1 if self._breaker.allows(time.monotonic()) else 0  # one row finds out whether the outage is over
         return Room(most, each=each, busy=self.sending.busy())
 
     def label_of(self, _destination: str) -> str:
         return self.outbox.channel
 
     def begin(self, rows: Sequence[Claimed], items: Sequence[Any]) -> None:
+        self._breaker = self._breaker.started()
         self._rows |= {row.id: (row, _hash(item)) for row, item in zip(rows, items, strict=True)}
         if self.bucket is not None:
             self.bucket.take(len(rows))
-        own = self.outbox.url is None
+        own = self.outbox.url is None and self.outbox.channel != "email"
         self.sending.begin([
             Item(row.id, item, row.destination or None if own else None) for row, item in zip(rows, items, strict=True)
         ])  # fmt: skip
@@ -94,7 +107,26 @@ class ChannelWay:
         if found and self.under_way > len(found):
             time.sleep(_LINGER_SECONDS)
             found += self.sending.ended(0)
+        if self.outbox.channel == "email":
+            for each in found:
+                self._notice(each.outcome)
         return [self._sent(each) for each in found]
+
+    def _notice(self, outcome: Outcome) -> None:
+        """Open the breaker when the shared destination fails, and close it when it answers."""
+        if isinstance(outcome, Delivered | Retry | Rejected):
+            self._breaker = Breaker()
+            return
+        if isinstance(outcome, Held) and outcome.code is Code.NOT_LOOKED_UP:  # nobody was asked
+            if self._breaker.state is BreakerState.HALF_OPEN:
+                self._breaker = replace(self._breaker, state=BreakerState.OPEN)
+            return
+        now, asked = time.monotonic(), getattr(outcome, "after_seconds", None) or 0.0
+        if self._breaker.state is not BreakerState.OPEN:  # sends that began together fail together
+            failed = self._breaker.failed(now, outcome.error)
+            self._breaker = replace(failed, probe_at=max(failed.probe_at, now + asked))
+            log.warning("nothing is sent for now", outbox=self.outbox.table, error=outcome.error,
+                        seconds=round(self._breaker.probe_at - now, 1))  # fmt: skip
 
     def recall(self) -> list[Claimed]:
         return [self._rows.pop(item.key)[0] for item in self.sending.recall()]
@@ -113,5 +145,7 @@ class ChannelWay:
 
 
 def _hash(item: Any) -> str | None:
-    """Return 16 hexadecimal digits of the body's SHA-256: the same for each attempt that sent the same."""
+    """Return a hash that is the same for each attempt that sent the same."""
+    if isinstance(item, Mail):
+        return item.edition
     return sha256(item.body).hexdigest()[:16] if isinstance(item, Post) and isinstance(item.body, bytes) else None

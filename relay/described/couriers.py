@@ -4,16 +4,19 @@ import json
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from pydantic import ValidationError
 
+from ferryman.channels.email import email_channel
 from ferryman.channels.http import http_channel
 from ferryman.channels.model import Channel, Post
 from ferryman.channels.sending import Sending
 from ferryman.relay.described.channel_way import ChannelWay, TokenBucket
 from ferryman.relay.described.courier import Courier, authority_of
 from ferryman.relay.described.hooks import Hooks
+from ferryman.relay.described.mails import mails, with_doubts
 from ferryman.relay.described.rows import Claimed
 from ferryman.relay.described.service import DescribedOutbox, source_of
 from ferryman.relay.service import DrainResult, JournalRelay
@@ -39,19 +42,26 @@ def described_service(name: str, settings: Settings) -> DescribedOutbox:
 def courier(name: str, settings: Settings, own: Courier | None = None, before: Before = no_hook) -> DescribedOutbox:
     """Return the service of `[outbox.NAME]`, whose rows leave by a channel, with the functions of a courier if any."""
     outbox = settings.outbox[name]
+    channel, smtp = _channel(name, outbox, settings), settings.email.provider == "smtp"
+    mailing = outbox.channel == "email"
     _check_times(name, outbox, settings)
     source = source_of(name, outbox, sources(settings))
     sending = Sending(
-        _channel(name, outbox, settings),
-        slots=outbox.slots,
-        each=outbox.slots_per_destination,
-        deadline_seconds=settings.http.timeout_seconds + 1,
-        waiting=outbox.per_second is None,  # a row that waited would begin when a slot is free, whatever the rate
+        channel,
+        slots=min(outbox.slots, settings.email.smtp.connections) if mailing and smtp else outbox.slots,
+        each=None if mailing else outbox.slots_per_destination,
+        deadline_seconds=_timeout(outbox, settings)[1] + 1,
+        # A row that waited would begin when a slot is free, whatever the rate; and a kill leaves each mail in doubt.
+        waiting=outbox.per_second is None and not (mailing and smtp),
         name=name,
     )
     bucket = None if outbox.per_second is None else TokenBucket(outbox.per_second)
-    usual = Hooks(prepare=_Posts(outbox), reads=False) if outbox.channel == "http" else Hooks()
+    usual = {
+        "http": Hooks(prepare=_Posts(outbox), reads=False), "email": Hooks(prepare=mails, reads=False),
+    }.get(outbox.channel, Hooks())  # fmt: skip
     hooks = own.hooks(usual, outbox) if own else usual
+    if mailing:
+        hooks = _with_doubts(name, hooks)
     return DescribedOutbox(name, outbox, source, ChannelWay(outbox, sending, bucket), before, name, hooks)
 
 
@@ -86,6 +96,8 @@ def courier_service(own: Courier, settings: Settings) -> DescribedOutbox:
 def _channel(name: str, outbox: Outbox, settings: Settings) -> Channel:
     if outbox.channel == "http":
         return http_channel(settings.http, outbox.slots)
+    if outbox.channel == "email":
+        return email_channel(settings.email, settings.http, outbox.slots)
     try:
         channel: Channel = load(outbox.channel)()
     except (ImportError, AttributeError, TypeError) as error:
@@ -98,19 +110,33 @@ def _channel(name: str, outbox: Outbox, settings: Settings) -> Channel:
 
 def _check_times(name: str, outbox: Outbox, settings: Settings) -> None:
     """Refuse timeouts that are not compatible with a clean end, or with the lease."""
-    longest = settings.http.timeout_seconds
+    setting, longest = _timeout(outbox, settings)
     if longest >= settings.service.drain_seconds:
         raise Misconfigured(
             f"a send may take {longest:g} s, and the end of the process {settings.service.drain_seconds:g} s",
-            setting="http.timeout_seconds", remedy="keep it below service.drain_seconds",
+            setting=setting, remedy="keep it below service.drain_seconds",
         )  # fmt: skip
     needed = 2 * longest + _SETTLE_SECONDS  # a row may wait for one send, and is then sent itself
     if outbox.lease.seconds < needed:
         raise Misconfigured(
             f"a lease of {outbox.lease.seconds:g} s does not cover two sends of {longest:g} s and a settle",
             setting=f"outbox.{name}.lease.seconds",
-            remedy=f"set it to {needed:g} or more, or lower http.timeout_seconds",
+            remedy=f"set it to {needed:g} or more, or lower {setting}",
         )
+
+
+def _timeout(outbox: Outbox, settings: Settings) -> tuple[str, float]:
+    """Return the setting that bounds one send of this outbox, and its value."""
+    if outbox.channel == "email":
+        return "email.timeout_seconds", settings.email.timeout_seconds
+    return "http.timeout_seconds", settings.http.timeout_seconds
+
+
+def _with_doubts(name: str, hooks: Hooks) -> Hooks:
+    def prepared(db: Connection, rows: Sequence[Claimed]) -> Sequence[Any]:
+        return with_doubts(db, name, rows, hooks.prepare(db, rows))
+
+    return replace(hooks, prepare=prepared, reads=True)
 
 
 class _Posts:

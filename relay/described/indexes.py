@@ -61,7 +61,7 @@ def _needs(outbox: Outbox, layout: Layout) -> Iterator[_Need]:
     """Yield the indexes that claims need: of due rows in their order, of rows being sent, and of keys in order."""
     order = [layout.columns[role] for role in layout.order]
     keyed = [layout.columns[role] for role in ("created_at", "id") if layout.has(role)]
-    place = [layout.columns["destination"]] if layout.has("destination") else []
+    place = [layout.columns["destination"]] if layout.has("destination") and outbox.channel != "email" else []
     pending, claimed = outbox.words.pending, [outbox.words.claimed] if outbox.words.claimed else []
     why = "no index leads from destination to destination" if place else "no index has the due rows in their order"
     yield _Need(f"{why}: each claim reads the whole table", pending, [*place, order[0]], [*place, *order])

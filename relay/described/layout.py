@@ -194,9 +194,9 @@ def _optional(outbox: Outbox) -> Iterator[str]:
         yield "next_attempt_at"
     if outbox.channel != "kafka":
         yield "type"
-        if outbox.order != "key":
+        if outbox.order != "key" and outbox.channel != "email":
             yield "key"
-    if outbox.channel not in ("kafka", "http"):
+    if outbox.channel not in ("kafka", "http", "email"):
         yield from ("destination", "payload")  # a class of the user's may need neither
 
 

@@ -4,10 +4,13 @@ from datetime import datetime
 from enum import Enum
 from typing import NamedTuple
 
-from ferryman.channels.outcome import Delivered, Outcome, Rejected, Retry, Unavailable, Unknown
+from ferryman.channels.outcome import Delivered, Held, Outcome, Rejected, Retry, Unavailable, Unknown
 from ferryman.relay.model import Entry
 from ferryman.relay.policy import retries_of
 from ferryman.runtime.settings_outbox import Outbox
+
+IN_DOUBT_BEGINS = "in doubt: "
+"""The beginning of the error of a row that may have been sent, and waits for a person."""
 
 
 class Claimed(NamedTuple):
@@ -30,6 +33,8 @@ class Claimed(NamedTuple):
     status_before: str
     lost: bool
     """True if an earlier claim of the row was never settled: the row may be what ended its relay."""
+    reference: str | None = None
+    """The receiver's name for the message, if an attempt was told."""
 
     def entry(self, position: int) -> Entry:
         """Return the row as an entry of the journal, which the relay publishes."""
@@ -68,10 +73,11 @@ class Settling(NamedTuple):
 def settling(outbox: Outbox, row: Claimed, outcome: Outcome | None, *, dice: float = 0.0) -> Settling:
     """Decide on a row; without an outcome it was not tried.
 
-    Without a word for dead, a rejected row is tried as often as any other that fails. A channel's destination concerns
-    the row alone: each of its failures counts.
+    Without a word for dead, a rejected row is tried as often as any other that fails. An HTTP destination concerns the
+    row alone: each of its failures counts. Kafka and a mail provider are shared by all rows: their outages count for
+    none, unless `retry.count_outages` says so.
     """
-    shared = outbox.channel == "kafka" and not outbox.retry.count_outages
+    shared = outbox.channel in ("kafka", "email") and not outbox.retry.count_outages
     match outcome:
         case None:
             return released(row)
@@ -79,8 +85,14 @@ def settling(outbox: Outbox, row: Claimed, outcome: Outcome | None, *, dice: flo
             return Settling(row, RowEnd.DONE, outbox.words.done)
         case Rejected(error) if outbox.words.dead is not None:
             return Settling(row, RowEnd.GIVEN_UP, outbox.words.dead, error)
-        case Unavailable(error) | Unknown(error) if shared:
-            return released(row, error)
+        case Unavailable(error) | Unknown(error) if shared and (
+            outbox.channel == "kafka" or type(outcome) is Unavailable
+        ):
+            return released(row, error)  # Kafka drops duplicates by their id; a mail provider may not
+        case Held(error):
+            return Settling(
+                row, RowEnd.GIVEN_UP, outbox.words.dead or outbox.words.pending[-1], IN_DOUBT_BEGINS + error
+            )
         case Rejected() | Retry() | Unavailable() | Unknown():
             return _failed(outbox, row, outcome, dice)
 
@@ -94,7 +106,9 @@ def released(row: Claimed, error: str | None = None) -> Settling:
 def _failed(outbox: Outbox, row: Claimed, why: Rejected | Retry | Unavailable | Unknown, dice: float) -> Settling:
     words, retries = outbox.words, retries_of(outbox.retry)
     if outbox.retry.once or (retries.limit and row.attempts >= retries.limit):
-        return Settling(row, RowEnd.GIVEN_UP, words.dead or words.pending[-1], why.error)
+        doubtful = outbox.channel == "email" and isinstance(why, Unknown)  # a person decides, not the last attempt
+        error = IN_DOUBT_BEGINS + why.error if doubtful else why.error
+        return Settling(row, RowEnd.GIVEN_UP, words.dead or words.pending[-1], error)
     asked = why.after_seconds if isinstance(why, Retry | Unavailable) else None
     wait = retries.backoff.delay_seconds(row.attempts, dice=dice, retry_after_seconds=asked or 0.0)
     return Settling(row, RowEnd.FAILED, words.pending[-1], why.error, wait)

@@ -23,7 +23,7 @@ from ferryman.relay.described.hooks import Hooks, SettledFailed
 from ferryman.relay.described.housekeeping import RowHousekeeping
 from ferryman.relay.described.indexes import lacking
 from ferryman.relay.described.rows import Claimed, RowEnd, Settling, released, settling
-from ferryman.relay.described.statements import GIVEN_UP
+from ferryman.relay.described.statements import given_up_words
 from ferryman.relay.described.table import Table, open_table, refusals_are_the_tables
 from ferryman.relay.described.way_out import Room, SentRow, WayOut
 from ferryman.relay.lanes import Turn
@@ -126,7 +126,7 @@ class DescribedOutbox:
         owner = self.outbox.table.partition(".")[0]
         if self.outbox.channel == "kafka":
             return roles.needed(roles.RUN_RELAY)
-        return f"ferryman_{owner}" if owner in chains.owners() else roles.needed(roles.RUN_COURIER)
+        return chains.worker_role(owner) if owner in chains.owners() else roles.needed(roles.RUN_COURIER)
 
     def drain(self, stopping: threading.Event, observe: Callable[[Turn], None]) -> int:
         """Send what is due now. Return how much is left for later. Raise when the database or the way out is away."""
@@ -313,10 +313,11 @@ class DescribedOutbox:
 
     def _bury(self, table: Table) -> list[Claimed]:
         """Give up rows that were lost too often, and call the hook with them: without it, if it fails."""
-        why, status = Rejected(GIVEN_UP, Code.WORKER_LOST), self.outbox.words.dead or self.outbox.words.pending[-1]
+        error = given_up_words(self.outbox)
+        why, status = Rejected(error, Code.WORKER_LOST), self.outbox.words.dead or self.outbox.words.pending[-1]
 
         def told(rows: Sequence[Claimed]) -> None:
-            ends = [Settling(row, RowEnd.GIVEN_UP, status, GIVEN_UP, outcome=why) for row in rows]
+            ends = [Settling(row, RowEnd.GIVEN_UP, status, error, outcome=why) for row in rows]
             self._tell(table, ends, [row.id for row in rows])
 
         try:

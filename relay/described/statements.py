@@ -7,6 +7,7 @@ from typing import TypeAlias
 from psycopg.sql import SQL, Composable, Composed, Identifier, Literal
 
 from ferryman.relay.described.layout import Layout
+from ferryman.relay.described.rows import IN_DOUBT_BEGINS
 from ferryman.relay.policy import retries_of
 from ferryman.runtime.settings_outbox import Outbox
 
@@ -15,6 +16,8 @@ IN_DOUBT = "claimed, and never settled: its relay ended, or took too long"
 IN_DOUBT_AGAIN = "claimed again, and not settled either: its relay ended, or took too long"
 """The error of a row that was lost once, while it is being sent again."""
 GIVEN_UP = "given up: each time it was claimed its relay ended, or took too long"
+HELD = IN_DOUBT_BEGINS + "each time it was claimed its process ended, or took too long"
+"""The same of a row that must not be sent twice."""
 
 # The longest list of waits that a statement holds: by then a wait has long reached its cap.
 _MOST_WAITS = 80
@@ -80,7 +83,7 @@ _SET_CLAIMED = """\
 _CLAIMED_ROW = """due.id::text, {row_destination}, {row_key}, {row_type}, {row_payload}, {row_headers},
           {row_content_type},
           greatest(least(extract(epoch FROM {created}::timestamptz) * 1000000, 9e18), -9e18)::bigint,
-          t.{attempts}, t.{lease}, due.error, due.status"""
+          t.{attempts}, t.{lease}, due.error, due.status, {row_reference}"""
 
 # The attempt that was lost began with its lease.
 _LOGGED_LOSSES = """, logged AS (
@@ -170,9 +173,14 @@ def compiled(name: str, outbox: Outbox, layout: Layout) -> dict[str, Composed]:
         "bury": (_BURY, lost),
         "backlog": (_BACKLOG, parts),
     }
-    if layout.has("destination"):
+    if layout.has("destination") and outbox.channel != "email":  # mails have one destination: their provider
         templates["claim_fair"] = (_CLAIM_FAIR, parts)
     return {each: put(template, named) for each, (template, named) in templates.items()}
+
+
+def given_up_words(outbox: Outbox) -> str:
+    """Return the error of a row whose process ended each time."""
+    return HELD if outbox.channel == "email" else GIVEN_UP
 
 
 def parts_of(name: str, outbox: Outbox, layout: Layout) -> Parts:
@@ -189,7 +197,7 @@ def parts_of(name: str, outbox: Outbox, layout: Layout) -> Parts:
         "lease_seconds": Literal(outbox.lease.seconds),
         "in_doubt_words": Literal(IN_DOUBT),
         "in_doubt_again_words": Literal(IN_DOUBT_AGAIN),
-        "given_up_words": Literal(GIVEN_UP),
+        "given_up_words": Literal(given_up_words(outbox)),
         "waits": Literal([retries.backoff.delay_seconds(n + 1) for n in range(most_waits)]),
         "given_up": Literal(words.dead or words.pending[-1]),
         "claimed": Literal(words.claimed),
@@ -258,6 +266,7 @@ def _content(outbox: Outbox, layout: Layout) -> Parts:
         "row_key": "t.{key}::text" if has("key") else "NULL",
         "row_type": "t.{type}::text" if has("type") else Literal(outbox.type),
         "row_payload": payload if has("payload") else "NULL::bytea",
+        "row_reference": "t.{reference}::text" if has("reference") else "NULL",
         "row_headers": "t.{headers}::text" if has("headers") else "NULL",
         "row_content_type": "t.{content_type}::text" if has("content_type") else Literal(media),
         "is_due": by_time if has("next_attempt_at") else by_lease,

@@ -8,7 +8,7 @@ from typing import Any
 
 from psycopg.sql import Composed
 
-from ferryman.channels.outcome import WORDS
+from ferryman.channels.outcome import WORDS, Outcome
 from ferryman.migrations import chains
 from ferryman.relay.described.layout import Layout, check_words, fit, look
 from ferryman.relay.described.rows import Claimed, RowEnd, Settling
@@ -85,7 +85,7 @@ class Table:
             "dones": [each.end is RowEnd.DONE for each in what],
             "waits": [each.wait_seconds for each in what],
             "references": [getattr(each.outcome, "reference", None) for each in what],
-            "outcomes": [WORDS.get(type(each.outcome), "released") for each in what],
+            "outcomes": [_recorded(each.outcome) for each in what],
             "codes": [getattr(each.outcome, "code", None) for each in what],
             "excerpts": [getattr(each.outcome, "excerpt", None) for each in what],
             "contents": [each.content for each in what],
@@ -142,11 +142,17 @@ def refusals_are_the_tables(outbox: str) -> Iterator[None]:
 
 def _row(columns: Sequence[Any], *, lost: bool) -> Claimed:
     """Return the row, with an empty key or payload where it has none: a null would be a tombstone."""
-    ce_id, topic, key, kind, payload, headers, content_type, created_us, attempts, claimed_at, error, status = columns
+    (ce_id, topic, key, kind, payload, headers, content_type, created_us, attempts, claimed_at, error, status,
+     reference) = columns  # fmt: skip
     return Claimed(
         ce_id, topic or "", key or "", kind or "", bytes(payload or b""), _headers(headers), content_type,
-        created_us or 0, attempts, claimed_at, error, status, lost,
+        created_us or 0, attempts, claimed_at, error, status, lost, reference,
     )  # fmt: skip
+
+
+def _recorded(outcome: Outcome | None) -> str:
+    """Return the word for an outcome in the attempt log: what may have arrived is unknown, whatever else it is."""
+    return "unknown" if getattr(outcome, "in_doubt", False) else WORDS.get(type(outcome), "released")
 
 
 def _headers(text: str | None) -> str | None:

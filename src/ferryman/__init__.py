@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ferryman.channels.model import Post
+    from ferryman.channels.model import Mail, Post
     from ferryman.consumer.api import Consumer
     from ferryman.consumer.model import Done, Outcome, Received, Retry
     from ferryman.message import Encoded, Message, Refused, encoded
@@ -32,6 +32,7 @@ _HOMES = {
     "Ended": "ferryman.relay.described.courier",
     "FerrymanError": "ferryman.runtime.errors",
     "HttpUrl": "ferryman.runtime.endpoints",
+    "Mail": "ferryman.channels.model",
     "Message": "ferryman.message",
     "Misconfigured": "ferryman.runtime.errors",
     "Outcome": "ferryman.consumer.model",
@@ -65,6 +66,7 @@ __all__ = [
     "Ended",
     "FerrymanError",
     "HttpUrl",
+    "Mail",
     "Message",
     "Misconfigured",
     "Outcome",

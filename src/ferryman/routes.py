@@ -52,8 +52,9 @@ ItemT = TypeVar("ItemT")
 class Door:
     """The object that every router is given, one for the process."""
 
-    transaction: Callable[[], AbstractContextManager[Connection]]
-    """A transaction that commits at its end. If the database is away, the request is answered 503."""
+    transaction: Callable[..., AbstractContextManager[Connection]]
+    """A transaction that commits at its end; with `serializable=True` it has that isolation. If the database is away,
+    the request is answered 503."""
 
     def require(self, scope: str) -> Any:
         """Return a dependency by which a route names the scope that it needs. Every route names exactly one."""

@@ -34,6 +34,7 @@ def test_exports_are_exactly_these() -> None:
         "Ended",
         "FerrymanError",
         "HttpUrl",
+        "Mail",
         "Message",
         "Misconfigured",
         "Outcome",

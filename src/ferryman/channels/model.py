@@ -25,6 +25,31 @@ class Post:
     bearer: str | None = field(default=None, repr=False)
 
 
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """A mail that may have been sent already: the age of its first attempt, and the provider's name for it."""
+
+    age_seconds: float
+    reference: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Mail:
+    """An e-mail to one recipient. Its `repr` shows no address and no text.
+
+    A courier fills in the rest. The key is derived from the row's idempotency key and the edition, which is a hash of
+    what the row holds: a corrected row is a new mail. `doubt` is set if an earlier attempt may have arrived.
+    """
+
+    to: str = field(repr=False)
+    subject: str = field(repr=False)
+    text: str = field(repr=False)
+    html: str | None = field(default=None, repr=False)
+    key: str = ""
+    edition: str | None = None
+    doubt: Doubt | None = None
+
+
 class Channel(Protocol):
     """A way to send one item. All methods run in the event loop of `Sending`; many sends run at once.
 

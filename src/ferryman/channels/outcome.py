@@ -5,6 +5,7 @@
     Rejected      it cannot succeed as it is
     Unknown       it may have arrived
     Unavailable   the destination takes nothing now, whatever is sent
+    Held          it may have arrived, and only a person can find out
 
 Match them exhaustively. The words of an error may be stored and shown to the row's owner: they hold no secret and no
 address of our own network. A code is a label of metrics: a fixed list, and never a destination.
@@ -69,6 +70,26 @@ class Code(StrEnum):
     SERVER_FAILED = "SERVER_FAILED"
     """5xx: the receiver failed."""
 
+    # E-mail.
+    MAIL_INVALID = "MAIL_INVALID"
+    """The mail cannot be made: an address, the subject or the text is missing or not valid."""
+    MAIL_TOO_LARGE = "MAIL_TOO_LARGE"
+    """The mail is larger than `email.max_bytes`, or than the server takes."""
+    SENDER_REFUSED = "SENDER_REFUSED"
+    """The server or the provider does not take mail from this sender."""
+    RECIPIENT_REFUSED = "RECIPIENT_REFUSED"
+    """The server or the provider does not take mail for this recipient."""
+    MAILBOX_BUSY = "MAILBOX_BUSY"
+    """The recipient takes no mail now: greylisting, a full mailbox, a limit of its own."""
+    LOGIN_REFUSED = "LOGIN_REFUSED"
+    """The server or the provider does not accept our user, password or key: see [email]."""
+    SERVER_BUSY = "SERVER_BUSY"
+    """The mail server takes nothing now, and says so."""
+    KEY_TAKEN = "KEY_TAKEN"
+    """The provider has another mail under the same key."""
+    NOT_LOOKED_UP = "NOT_LOOKED_UP"
+    """An earlier attempt may have arrived, and nobody can be asked."""
+
     # The send itself went wrong.
     DEADLINE_PASSED = "DEADLINE_PASSED"
     """The channel gave no outcome within its deadline, so the item may have arrived."""
@@ -119,18 +140,32 @@ class Unknown:
 
 @dataclass(frozen=True, slots=True)
 class Unavailable:
-    """The destination takes nothing now, whatever is sent; the item itself did not fail."""
+    """The destination takes nothing now, whatever is sent; the item itself did not fail.
+
+    If `in_doubt` is true, it may have arrived all the same: the destination failed after it had the item.
+    """
 
     error: str
     code: Code = Code.OTHER
     after_seconds: float | None = None
     excerpt: str | None = None
+    in_doubt: bool = False
 
 
-Outcome: TypeAlias = Delivered | Retry | Rejected | Unknown | Unavailable
+@dataclass(frozen=True, slots=True)
+class Held:
+    """The item may have arrived, the destination cannot tell, and it must not be sent twice: a person decides."""
+
+    error: str
+    code: Code = Code.OTHER
+    excerpt: str | None = None
+
+
+Outcome: TypeAlias = Delivered | Retry | Rejected | Unknown | Unavailable | Held
 """The result of one send."""
 
 WORDS: Mapping[type, str] = {
     Delivered: "delivered", Retry: "failed", Rejected: "rejected", Unknown: "unknown", Unavailable: "unavailable",
+    Held: "held",
 }  # fmt: skip
 """The word of each outcome in the attempt log and in metrics."""

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, Self
 import structlog
 
 from ferryman.channels.model import Channel
-from ferryman.channels.outcome import Code, Delivered, Outcome, Rejected, Retry, Unavailable, Unknown
+from ferryman.channels.outcome import Code, Outcome, Retry, Unknown
 from ferryman.runtime.errors import FerrymanError, Unreachable
 from ferryman.runtime.logs import frames
 
@@ -312,7 +312,7 @@ class _Flights:
             raise
         except BaseException as error:  # SystemExit as well: it would end the loop of all other sends
             return self._bug(error)
-        if isinstance(outcome, Delivered | Retry | Rejected | Unknown | Unavailable):
+        if isinstance(outcome, Outcome):
             return outcome
         return self._bug(TypeError(f"{type(outcome).__name__} is not an outcome"))
 

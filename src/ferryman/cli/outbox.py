@@ -271,5 +271,5 @@ def _shown_lines(seen: ShownEntry) -> Iterator[str]:
     yield ""
 
 
-for _act in (replay, discard, rebase, outbox_rows.check):
+for _act in (replay, discard, rebase, outbox_rows.check, outbox_rows.resolve):
     command.add_command(_act)

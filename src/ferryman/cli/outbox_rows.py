@@ -10,13 +10,13 @@ from ferryman.cli import options, output
 from ferryman.cli.options import Order
 from ferryman.cli.output import CommandResult, counted, json_option, nothing_changed
 from ferryman.relay.admin import described_rows, row_story
-from ferryman.relay.admin.described_rows import DELIVERED, DISCARDABLE, SENDING, RowDesk, RowSelection
+from ferryman.relay.admin.described_rows import DELIVERED, DISCARDABLE, HELD, SENDING, RowDesk, RowSelection
 from ferryman.relay.admin.row_story import RowFacts
 from ferryman.runtime.desk import Row
 from ferryman.runtime.errors import Exit, FerrymanError
 from ferryman.runtime.times import moment, span
 
-_COUNTS = ("pending", "retrying", "sending", "lost", "failed")
+_COUNTS = ("pending", "retrying", "sending", "lost", "failed", "held")
 _JOURNALS = ("topic", "rate", "wait", "resume")
 _LISTED = ("id", "destination", "key", "type", "status", "state", "attempts", "next_attempt_at", "error", "created_at",
            "claimed_at", "done_at", "reference")  # fmt: skip
@@ -197,6 +197,11 @@ def replay(order: Order, asked: Mapping[str, Any]) -> int:
             raise FerrymanError(
                 "it was delivered: a delivered row is never sent again", remedy="write a new row, with an id of its own"
             )
+        if selection.ids and not chosen and left.get(HELD):
+            raise FerrymanError(
+                "it may have been delivered, and is held for you to decide",
+                remedy=f"ferryman outbox resolve {rows.called} --id {selection.ids[0]} --sent | --resend",
+            )
         if not order.yes or not chosen:
             return _planned(order, "send", chosen, left)
         done = _summed(described_rows.replay(rows, selection, order.act))
@@ -227,6 +232,44 @@ def discard(order: Order, asked: Mapping[str, Any]) -> int:
         done = _summed(described_rows.discard(rows, selection, order.act))
     data = {"dry_run": False, "rows": done, "skipped": left}
     return order.answer(data, [f"{done:,} rows discarded: they are not sent{_left(left)}"])
+
+
+@click.command("resolve", short_help="Decide on rows that may have been delivered.")
+@click.argument("name", metavar="NAME")
+@click.option("--id", "references", multiple=True, required=True, metavar="ID", help="This row; may be given again.")
+@click.option("--sent/--resend", "sent", default=None, help="It was delivered, or it is to be sent again.")
+@click.option("--reason", required=True, help="How you know, for the audit.")
+@options.who_option
+@options.source_option
+@json_option
+@click.pass_context
+def resolve(
+    context: click.Context, name: str, references: tuple[str, ...], *, sent: bool | None, reason: str, who: str | None,
+    source: str | None, as_json: bool,
+) -> int:  # fmt: skip
+    """Decide on rows that are held, because they may have been delivered and the channel cannot find out.
+
+    \b
+      ferryman outbox list --outbox memos --status FAILED
+      ferryman outbox resolve memos --id 0b8a2c9e-5a0f-4f3e-9d55-3a3b4f0f8a11 --sent --reason 'it is in the mailbox'
+      ferryman outbox resolve memos --id 0b8a2c9e-5a0f-4f3e-9d55-3a3b4f0f8a11 --resend --reason 'it is not in the log'
+
+    NAME is that of [outbox.NAME], or the module:object of a courier. With --sent the row is settled as delivered; with
+    --resend it is due at once, with all its attempts. Both are recorded in the audit and in the row's attempts.
+    """
+    if sent is None:
+        raise click.UsageError("say --sent or --resend")
+    act = options.act_of(who, reason, needed=True)
+    with options.open_rows(context, name, source) as rows:
+        found = described_rows.at_ids(rows, references)
+        if others := [f"{each['id']} is {each['state']}" for each in found if each["state"] != HELD]:
+            raise FerrymanError(f"only held rows are resolved: {', '.join(others)}",
+                                remedy=f"`ferryman outbox show --outbox {rows.called} ID` says more")  # fmt: skip
+        selection = RowSelection(ids=tuple(each["id"] for each in found))
+        done = _summed(described_rows.resolve(rows, selection, act, sent=sent))
+        run = row_story.run_command(rows.called, by_kafka=rows.by_kafka)
+    told = "settled as delivered" if sent else f"due again; {run} sends them"
+    return CommandResult({"rows": done, "sent": sent}, [f"{done:,} rows {told}"]).print(as_json=as_json)
 
 
 def _summed(chunks: Iterator[int]) -> int:

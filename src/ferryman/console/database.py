@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from functools import partial
 
 import structlog
+from psycopg import IsolationLevel
 from psycopg_pool import ConnectionPool, PoolTimeout
 
 from ferryman.runtime import postgres
@@ -39,13 +40,15 @@ class ApiDatabase:
         """Set once the database was reached, or was found to be away or unfit."""
 
     @contextmanager
-    def transaction(self) -> Iterator[Connection]:
+    def transaction(self, *, serializable: bool = False) -> Iterator[Connection]:
         """Open a transaction with our timeouts, which commits at its end, and translate errors."""
         if self.why_away is not None:
             raise Unreachable(self.why_away)
         try:
-            with self._pool.connection() as connection, postgres.transaction(connection, self._settings.database):
-                yield connection
+            with self._pool.connection() as connection:
+                connection.isolation_level = IsolationLevel.SERIALIZABLE if serializable else None
+                with postgres.transaction(connection, self._settings.database):
+                    yield connection
         except PoolTimeout as error:
             raise pool_error(error) from error
 

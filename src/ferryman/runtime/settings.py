@@ -7,6 +7,7 @@ from pydantic import BaseModel, SecretStr, model_validator
 
 from ferryman.runtime.redaction import redact_value
 from ferryman.runtime.setting import Port, Seconds, Section, leaves, setting
+from ferryman.runtime.settings_email import Email
 from ferryman.runtime.settings_http import Http
 from ferryman.runtime.settings_outbox import Outbox
 from ferryman.runtime.settings_relay import Relay
@@ -210,6 +211,7 @@ class Settings(Section):
     relay: Relay = setting(Relay, "How `ferryman run relay` publishes outboxes to Kafka.")
     outbox: dict[str, Outbox] = setting({}, "Tables of yours that are outboxes already, by a name of yours.")
     http: Http = setting(Http, "How rows are sent by HTTP.")
+    email: Email = setting(Email, "How mails are sent.")
     consumer: ConsumerSettings = setting(ConsumerSettings, "How consumers read messages and handle each once.")
     api: Api = setting(Api, "How `ferryman run api` answers over HTTP.")
     schemas: Schemas = setting(Schemas, "The catalogue of topics and types.")

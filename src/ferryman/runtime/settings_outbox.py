@@ -13,7 +13,7 @@ Column = Annotated[str, Field(pattern=rf"^{_PART}$")]
 Table = Annotated[str, Field(pattern=rf"^{_PART}(\.{_PART})?$")]
 Word = Annotated[str, Field(pattern=r"^[^\x00%]{1,100}$")]
 # Kafka, a channel of ours, or a class of the user's.
-Channel = Annotated[str, Field(pattern=r"^(kafka|http|[A-Za-z_][\w.]*:[A-Za-z_]\w*)$")]
+Channel = Annotated[str, Field(pattern=r"^(kafka|http|email|[A-Za-z_][\w.]*:[A-Za-z_]\w*)$")]
 Topic = Annotated[str, Field(pattern=r"^[a-zA-Z0-9._-]{1,249}$")]
 
 
@@ -119,7 +119,8 @@ class Outbox(Section):
         "and none has the name of the outbox.",
     )
     channel: Channel = setting(
-        "kafka", "How its rows leave: `kafka`, `http`, or `module:object` for a class with an `async def send(item)`."
+        "kafka",
+        "How its rows leave: `kafka`, `http`, `email`, or `module:object` for a class with an `async def send(item)`.",
     )
     url: HttpUrl | None = setting(None, "With channel `http`: where all rows go. Else each names its `destination`.")
     secrets: list[SigningSecret] = setting(
@@ -155,3 +156,9 @@ class Outbox(Section):
     poll_seconds: float = setting(
         0.2, "How often to look while nothing is due; sooner after work.", unit="seconds", gt=0, le=60
     )
+
+    @model_validator(mode="after")
+    def _mails_can_be_held(self) -> Self:
+        if self.channel == "email" and self.words.dead is None:
+            raise ValueError("a mail that may have been sent is held for a person: set a word for dead under words")
+        return self

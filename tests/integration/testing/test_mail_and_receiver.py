@@ -13,7 +13,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from ferryman.testing.mail import ACCEPTED, Mail, MailServer
+from ferryman.testing.mail import ACCEPTED, MailServer, ReceivedMail
 from ferryman.testing.receiver import Answer, ReceivedRequest, Receiver
 
 PATIENCE_SECONDS = 10
@@ -91,7 +91,7 @@ def test_refused_mail_is_not_kept_and_the_sender_gets_the_reply(mail_server: Mai
 def test_exception_closes_the_smtp_connection_without_a_reply(mail_server: MailServer) -> None:
     """The server still answers the next client."""
 
-    def die(_: Mail) -> str:
+    def die(_: ReceivedMail) -> str:
         raise RuntimeError
 
     mail_server.answer = die
@@ -107,7 +107,7 @@ def test_waiting_reply_delays_no_other_sender(mail_server: MailServer) -> None:
     """Twenty senders wait for one another: this works only if all are answered concurrently."""
     together = threading.Barrier(20)
 
-    def wait_for_the_others(_: Mail) -> str:
+    def wait_for_the_others(_: ReceivedMail) -> str:
         together.wait(PATIENCE_SECONDS)
         return ACCEPTED
 
@@ -121,7 +121,7 @@ def test_mail_accepted_after_its_sender_gave_up_is_kept(mail_server: MailServer)
     """A real mailbox keeps it too: to send it again is to send it twice."""
     asked, gone = threading.Event(), threading.Event()
 
-    def answer_late(_: Mail) -> str:
+    def answer_late(_: ReceivedMail) -> str:
         asked.set()
         gone.wait(PATIENCE_SECONDS)
         return ACCEPTED

@@ -17,8 +17,9 @@ from yarl import URL
 from ferryman.channels.http.failure import is_before_any_answer, no_answer
 from ferryman.channels.http.guard import CONNECTS, AddressGuard, Connects
 from ferryman.channels.http.request import HttpRequest, request_of
-from ferryman.channels.http.resolver import DaemonResolver, Lookup
+from ferryman.channels.http.resolver import DaemonResolver
 from ferryman.channels.http.verdict import verdict
+from ferryman.channels.lookup import Lookup
 from ferryman.channels.model import Post
 from ferryman.channels.outcome import Code, Outcome, Rejected, Retry
 from ferryman.runtime.redaction import MASK, redact
@@ -41,10 +42,10 @@ _HEADERS = {"User-Agent": f"Ferryman/{__version__}", "Accept": "*/*", "Accept-En
 
 
 @dataclass(slots=True)
-class _Seen:
+class HttpAnswer:
     """The answer as far as it was read. The status counts once it is there, whatever happens to the body."""
 
-    status: int | None = None
+    status: int = 0
     retry_after: str | None = None
     body: bytearray = field(default_factory=bytearray)
 
@@ -90,27 +91,33 @@ class HttpChannel:
 
     async def send(self, item: Post) -> Outcome:
         """Send a post once, and return what became of it. Nothing that the other side does raises an error."""
+        answer = await self.ask(item)
+        if not isinstance(answer, HttpAnswer):
+            return answer
+        return verdict(
+            answer.status,
+            retry_after=answer.retry_after,
+            now=self._clock(),
+            cap_seconds=self._settings.retry_after_cap_seconds,
+            excerpt=answer.excerpt([*item.secrets, *([item.bearer] if item.bearer else [])]),
+        )
+
+    async def ask(self, item: Post, method: str = "POST") -> HttpAnswer | Outcome:
+        """Make one request, and return its answer, or why there is none."""
         request = request_of(item, most_body_bytes=self._settings.max_body_bytes, at=int(self._clock()))
         if isinstance(request, Rejected):
             return request
-        seen, connects = _Seen(), Connects()
+        seen, connects = HttpAnswer(), Connects()
         CONNECTS.set(connects)
         try:
             async with asyncio.timeout(self._settings.timeout_seconds):
-                await self._exchange(request, item.body, seen, connects)
+                await self._exchange(request._replace(method=method), item.body, seen, connects)
         except (aiohttp.ClientError, OSError) as error:  # TimeoutError is an OSError
-            if seen.status is None:
+            if not seen.status:
                 return self._unanswered(error, item, request, connects)
-        assert seen.status is not None
-        return verdict(
-            seen.status,
-            retry_after=seen.retry_after,
-            now=self._clock(),
-            cap_seconds=self._settings.retry_after_cap_seconds,
-            excerpt=seen.excerpt([*item.secrets, *([item.bearer] if item.bearer else [])]),
-        )
+        return seen
 
-    async def _exchange(self, request: HttpRequest, body: bytes, seen: _Seen, connects: Connects) -> None:
+    async def _exchange(self, request: HttpRequest, body: bytes, seen: HttpAnswer, connects: Connects) -> None:
         """Make the exchange, and once more on a new connection if a kept one turns out to be closed.
 
         A server may close an idle connection at any time, also while the request is on its way. That is no failure of
@@ -120,14 +127,14 @@ class HttpChannel:
         assert self._fresh is not None
         keep = self._origins.keeps(request.url.origin(), time.monotonic())
         try:
-            await self._post(self._kept if keep else self._fresh, request, body, seen, connects)
+            await self._once(self._kept if keep else self._fresh, request, body, seen, connects)
         except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError, aiohttp.ClientConnectionResetError) as error:
-            if connects.asked or seen.status is not None or not is_before_any_answer(error):
+            if connects.asked or seen.status or not is_before_any_answer(error):
                 raise
-            await self._post(self._fresh, request, body, seen, connects)
+            await self._once(self._fresh, request, body, seen, connects)
 
-    async def _post(
-        self, session: aiohttp.ClientSession, request: HttpRequest, body: bytes, seen: _Seen, connects: Connects
+    async def _once(
+        self, session: aiohttp.ClientSession, request: HttpRequest, body: bytes, seen: HttpAnswer, connects: Connects
     ) -> None:
         """Send the request and read the beginning of the answer. A connection that is not kept is aborted.
 
@@ -137,7 +144,9 @@ class HttpChannel:
         data = body if len(body) <= _LARGE_BYTES else io.BytesIO(body)
         done, connects.transport = False, None
         try:
-            async with session.post(request.url, data=data, headers=request.headers, allow_redirects=False) as response:
+            async with session.request(
+                request.method, request.url, data=data, headers=request.headers, allow_redirects=False
+            ) as response:
                 done = await _read(response, seen)
         finally:
             transport = connects.transport
@@ -183,7 +192,7 @@ class _Request(aiohttp.ClientRequest):
         return await super().send(conn)
 
 
-async def _read(response: aiohttp.ClientResponse, seen: _Seen) -> bool:
+async def _read(response: aiohttp.ClientResponse, seen: HttpAnswer) -> bool:
     """Read the beginning of an answer. Return True if that was all of it."""
     seen.status = response.status
     seen.retry_after = response.headers.get("Retry-After")

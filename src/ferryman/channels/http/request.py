@@ -30,6 +30,7 @@ class HttpRequest(NamedTuple):
 
     url: URL
     headers: dict[str, str]
+    method: str = "POST"
 
 
 def request_of(post: Post, *, most_body_bytes: int, at: int) -> HttpRequest | Rejected:

@@ -1,0 +1,43 @@
+"""The settings under [memos], and the table that they describe."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from ferryman import Section, setting
+
+
+class MemosSettings(Section):
+    """The settings of `ferryman run memos`."""
+
+    base_seconds: float = setting(
+        10.0, "The wait after the first failure of a mail; it doubles with each.", unit="seconds", gt=0, le=3600
+    )
+    cap_seconds: float = setting(3600.0, "The longest wait.", unit="seconds", gt=0, le=604_800)
+    count_outages: bool = setting(
+        False, "Whether an attempt counts that failed because the provider is away.",
+        danger="an outage of a few minutes makes every waiting mail FAILED",
+    )  # fmt: skip
+
+
+def outboxes(settings: Any) -> Mapping[str, Any]:
+    """Return the described outbox `memos`, if there is a provider."""
+    return {} if settings.email.provider is None else {"memos": described(settings.section(MemosSettings))}
+
+
+def described(memos: MemosSettings) -> Mapping[str, Any]:
+    """Return the description of `memos.email_outbox`: the fifth failure is the last."""
+    return {
+        "table": "memos.email_outbox",
+        "channel": "email",
+        "columns": {
+            "key": "idempotency_key", "destination": "recipient_email", "type": "event_type", "attempts": "retry_count",
+            "error": "error_message", "done_at": "sent_at", "created_at": "meta_created_at",
+            "updated_at": "meta_updated_at",
+        },
+        "words": {"pending": ["PENDING"], "claimed": "SENDING", "done": "SENT", "dead": "FAILED"},
+        "lease": {"column": "last_attempt_at", "seconds": 60},
+        "retry": {
+            "limit": 5, "base_seconds": memos.base_seconds, "cap_seconds": memos.cap_seconds,
+            "count_outages": memos.count_outages,
+        },
+    }  # fmt: skip

@@ -1,0 +1,170 @@
+"""Checked mails: everything about a mail that can be wrong is found here, before there is a connection.
+
+The words of an error never hold an address or a text: they are stored, shown and logged.
+"""
+
+import re
+from dataclasses import dataclass, field
+from datetime import datetime
+from email.headerregistry import Address
+from email.message import EmailMessage
+from email.policy import SMTP
+from email.utils import format_datetime
+from functools import cache
+
+import idna
+
+from ferryman.channels.model import Mail
+from ferryman.channels.outcome import Code, Rejected
+from ferryman.runtime.errors import Permanent
+from ferryman.runtime.redaction import MASK, stored_error
+
+_MOST_ADDRESS_CHARACTERS = 254
+_MOST_LOCAL_CHARACTERS = 64
+_MOST_DOMAIN_CHARACTERS = 253
+_MOST_SUBJECT_CHARACTERS = 998
+_MOST_TOLD_CHARACTERS = 300
+
+_ATOM = r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+"
+_LOCAL = re.compile(rf"{_ATOM}(?:\.{_ATOM})*")
+_DOMAIN = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?(?:\.[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?)*")
+_NAMED = re.compile(r"(?P<name>[^<>]*)<(?P<address>[^<>]*)>")
+_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029]")
+_KEY = re.compile(r"[A-Za-z0-9_-]{1,200}")
+# Everything is encoded as ASCII: no server has to offer 8BITMIME. To parse headers that we made ourselves takes longer
+# than all the rest, so those that need no encoding are written as they are.
+_POLICY = SMTP.clone(cte_type="7bit", refold_source="none")
+_SHORT_CHARACTERS = 70
+_LARGE_BYTES = 1 << 18
+
+_ADDRESS_LIKE = re.compile(r"[^\s<>()\[\],;:\"']*@[^\s<>()\[\],;:\"']*")
+_IP_LIKE = re.compile(
+    r"\b\d{1,3}(?:\.\d{1,3}){3}\b|(?<![\w:])(?:[0-9a-f]{0,4}:){3,7}[0-9a-f]{0,4}(?![\w:])", re.IGNORECASE
+)
+
+
+class InvalidMail(Permanent):
+    """A mail or an address that is not valid. The message shows none of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """A mail that can be sent: addresses in ASCII, no text that could become a header, and not too large."""
+
+    key: str
+    sender: Address = field(repr=False)
+    to: Address = field(repr=False)
+    subject: str = field(repr=False)
+    text: str = field(repr=False)
+    html: str | None = field(default=None, repr=False)
+
+    @property
+    def is_large(self) -> bool:
+        """True if making its MIME takes so long that other sends would wait for it."""
+        return len(self.text) + len(self.html or "") > _LARGE_BYTES
+
+    def mime(self, at: datetime) -> bytes:
+        """Return the message of an attempt at this time. But for its Date, each attempt has the same bytes."""
+        message = EmailMessage(_POLICY)
+        message.set_raw("From", _folded(str(self.sender)))
+        message.set_raw("To", self.to.addr_spec)
+        if self.subject.isascii() and len(self.subject) < _SHORT_CHARACTERS and "=?" not in self.subject:
+            message.set_raw("Subject", self.subject)
+        else:
+            message["Subject"] = self.subject
+        message.set_raw("Date", format_datetime(at))
+        message.set_raw("Message-ID", f"<{self.key}@{self.sender.domain}>")
+        message.set_content(self.text)
+        if self.html is not None:
+            message.add_alternative(self.html, subtype="html")
+            message.set_boundary(f"={self.key[:60]}=")
+        return message.as_bytes()
+
+    def told(self, words: str) -> str:
+        """Return a server's words without addresses, as the database may hold them."""
+        hidden = [str(self.to.addr_spec), self.subject]
+        if len(self.to.username) > 2:
+            hidden.append(self.to.username)
+        return told(words, *hidden)
+
+
+@cache
+def _folded(sender: str) -> str:
+    """Return the value of From: there is one sender for a process."""
+    folded: str = _POLICY.fold("From", _POLICY.header_factory("From", sender))
+    return folded.partition(": ")[2].rstrip("\r\n")
+
+
+def letter_of(mail: Mail, sender: Address, max_bytes: int) -> Letter | Rejected:
+    """Return the mail as it can be sent, or why it cannot."""
+    try:
+        _check_content(mail)
+        size = sum(len(part.encode()) for part in (mail.subject, mail.text, mail.html or ""))
+        if size > max_bytes:
+            words = f"subject, text and HTML have {size} bytes, and email.max_bytes allows {max_bytes}"
+            return Rejected(words, Code.MAIL_TOO_LARGE)
+        return Letter(mail.key, sender, address_of(mail.to), mail.subject, mail.text, mail.html)
+    except UnicodeEncodeError:
+        return Rejected("the subject or the text is not valid Unicode", Code.MAIL_INVALID)
+    except InvalidMail as error:
+        return Rejected(error.message, Code.MAIL_INVALID)
+
+
+def address_of(text: str) -> Address:
+    """Return an address whose domain is in A-labels. Raise `InvalidMail` if it is not exactly one address."""
+    if not text:
+        raise InvalidMail("the address is empty")
+    if len(text) > _MOST_ADDRESS_CHARACTERS:
+        raise InvalidMail(f"the address has {len(text)} characters: more than {_MOST_ADDRESS_CHARACTERS}")
+    local, _, domain = text.partition("@")
+    if text.count("@") != 1:
+        raise InvalidMail(f"the address has {text.count('@')} characters @ instead of one")
+    if not _LOCAL.fullmatch(local) or len(local) > _MOST_LOCAL_CHARACTERS:
+        raise InvalidMail(
+            "the part of the address before the @ is not valid: letters, digits and the marks that need no quotes, "
+            f"in ASCII, at most {_MOST_LOCAL_CHARACTERS}"
+        )
+    return Address(username=local, domain=_a_labels(domain))
+
+
+def sender_of(text: str) -> Address:
+    """Return the address of `shop@example.com` or `Shop <shop@example.com>`, with the name."""
+    named = _NAMED.fullmatch(text.strip())
+    if named is None:
+        return address_of(text.strip())
+    name = named["name"].strip().removeprefix('"').removesuffix('"')
+    if _CONTROL.search(name) or '"' in name:
+        raise InvalidMail("the name has a character that a header cannot have")
+    address = address_of(named["address"].strip())
+    return Address(name, address.username, address.domain)
+
+
+def told(words: str, *hidden: str) -> str:
+    """Return the words of a server without addresses and the hidden texts: one line, no secret, not too long."""
+    text = words[: 4 * _MOST_TOLD_CHARACTERS]
+    for each in hidden:
+        if each.strip() and each.lower() in text.lower():
+            text = re.sub(re.escape(each), MASK, text, flags=re.IGNORECASE)
+    text = _IP_LIKE.sub(MASK, _ADDRESS_LIKE.sub(MASK, text))
+    return stored_error(text.encode("utf-8", "replace").decode())[:_MOST_TOLD_CHARACTERS]
+
+
+def _a_labels(domain: str) -> str:
+    try:
+        ascii_domain = domain.lower() if domain.isascii() else idna.encode(domain, uts46=True).decode("ascii")
+    except idna.IDNAError:
+        ascii_domain = ""
+    if len(ascii_domain) > _MOST_DOMAIN_CHARACTERS or not _DOMAIN.fullmatch(ascii_domain):
+        raise InvalidMail("the domain of the address is not valid")
+    return ascii_domain
+
+
+def _check_content(mail: Mail) -> None:
+    if not _KEY.fullmatch(mail.key):
+        raise InvalidMail("the key of the mail must be 1 to 200 letters, digits, - or _: a courier fills it in")
+    if len(mail.subject) > _MOST_SUBJECT_CHARACTERS:
+        raise InvalidMail(f"the subject has {len(mail.subject)} characters: more than {_MOST_SUBJECT_CHARACTERS}")
+    if _CONTROL.search(mail.subject):
+        raise InvalidMail("the subject has a line break or another control character")
+    if "\0" in mail.text or "\0" in (mail.html or ""):
+        raise InvalidMail("the text has a NUL character")
