@@ -63,9 +63,7 @@ GRANT SELECT, INSERT, DELETE ON ferryman.outbox_attempt TO ferryman_memos_worker
 GRANT SELECT ON memos.memos TO ferryman_monitor;
 GRANT SELECT (id, memo_id, event_type, notification_type, status, retry_count, last_attempt_at, sent_at, error_message,
               idempotency_key, meta_created_at, meta_updated_at) ON memos.email_outbox TO ferryman_monitor;
-GRANT SELECT ON ferryman.version_memos
-    TO ferryman_memos, ferryman_memos_worker, ferryman_courier, ferryman_writer, ferryman_relay, ferryman_consumer,
-       ferryman_monitor;
+GRANT SELECT ON ferryman.version_memos TO ferryman_memos, ferryman_memos_worker, ferryman_monitor;
 
 -- Whoever operates the worker needs no more than its role.
 GRANT SELECT, INSERT, DELETE ON ferryman.described_paused TO ferryman_memos_worker;
