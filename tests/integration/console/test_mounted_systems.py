@@ -101,7 +101,10 @@ def test_a_system_without_its_tables_is_404_until_they_are_there(
 
 def test_a_database_without_tables_of_any_system_is_refused(ferryman_db: Database, ferryman_database_url: str) -> None:
     ferryman_db.execute("DROP TABLE ferryman.version_payments, ferryman.version_memos")
-    with pytest.raises(Misconfigured, match="migrate --for memos,payments,toys"), running(settings(ferryman_database_url)):
+    with (
+        pytest.raises(Misconfigured, match="migrate --for memos,payments,toys"),
+        running(settings(ferryman_database_url)),
+    ):
         pass
 
 

@@ -138,7 +138,16 @@ def test_each_role_may_check_the_level_and_cannot_log_in(
         ferryman_db.execute("UPDATE ferryman.version_engine SET version_num = 'x'")
 
 
-_OF_SERVICES = ("wallet", "payments", "payments_api", "payments_reports", "runner", "runner_writer")
+_OF_SERVICES = (
+    "wallet",
+    "payments",
+    "payments_api",
+    "payments_reports",
+    "runner",
+    "runner_writer",
+    "memos",
+    "memos_worker",
+)
 
 
 def test_without_the_right_to_create_roles_the_error_says_what_to_do() -> None:
