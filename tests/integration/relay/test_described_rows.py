@@ -90,11 +90,12 @@ def put(hooks: HookTable, identity: UUID, status: str, attempts: int = 0, error:
 @pytest.fixture
 def states(hooks: HookTable) -> dict[str, str]:
     """Write a row in each state, and return its id."""
-    ids = dict(zip(described_rows.STATES, hooks.write(*["http://one/"] * 4, *["http://two/"] * 4), strict=True))
+    ids = dict(zip(described_rows.STATES, hooks.write(*["http://one/"] * 4, *["http://two/"] * 5), strict=True))
     put(hooks, ids["retrying"], "PENDING", 2, "503", due="1 h")
     put(hooks, ids["sending"], "SENDING", 1, "in doubt", claimed="-1 s")
     put(hooks, ids["lost"], "SENDING", 1, "in doubt", claimed="-1 h")
     put(hooks, ids["failed"], "DEAD", 3, "503", claimed="-1 h")
+    put(hooks, ids["held"], "DEAD", 1, "in doubt: perhaps", claimed="-1 h")
     put(hooks, ids["discarded"], "DEAD", 1, "discarded by hand: a test", claimed="-1 h")
     put(hooks, ids["delivered"], "SENT", 0, claimed="-1 h")
     put(hooks, ids["other"], "DRAFT")
@@ -143,7 +144,7 @@ def test_list_has_every_state_and_pages_by_status_and_destination(states: dict[s
     assert first["next"] == states["sending"]
     rest = ask("outbox list --outbox hooks --destination http://one/ --limit 3 --after", first["next"])
     assert ([each["state"] for each in rest["rows"]], rest["next"]) == (["lost"], None)
-    assert len(ask("outbox list --outbox hooks --status dead --status sent")["rows"]) == 3
+    assert len(ask("outbox list --outbox hooks --status dead --status sent")["rows"]) == 4
     assert ask("outbox list --outbox hooks --older-than 1h")["rows"] == []
     ask("outbox list --outbox hooks --status PUBLISHED", exit_code=Exit.USAGE)
     ask("outbox list --outbox hooks --topic orders", exit_code=Exit.USAGE)
@@ -174,7 +175,7 @@ def test_replay_takes_failed_and_waiting_rows_and_leaves_all_others(
     hooks: HookTable, states: dict[str, str], ask: Ask
 ) -> None:
     done = ask("outbox replay --outbox hooks --status DEAD --status PENDING --status SENT --status SENDING", *BECAUSE)
-    assert (done["rows"], sum(done["skipped"].values())) == (2, 5)
+    assert (done["rows"], sum(done["skipped"].values())) == (2, 6)
     due = "SELECT id::text FROM shop.hooks WHERE (status, attempts) = ('PENDING', 0) AND next_attempt_at <= now()"
     assert {row[0] for row in hooks.db.execute(due).fetchall()} == {
         states[n] for n in ("failed", "retrying", "pending")
@@ -300,7 +301,7 @@ def test_monitors_look_and_couriers_act(hooks: HookTable, states: dict[str, str]
     hooks.db.execute("GRANT SELECT, UPDATE ON shop.hooks TO ferryman_courier")
     visible = "id, destination, status, attempts, error, claimed_at, next_attempt_at, created_at, done_at"
     hooks.db.execute(f"GRANT SELECT ({visible}) ON shop.hooks TO ferryman_monitor")
-    assert len(ask("outbox list --outbox hooks", url=monitor)["rows"]) == 8
+    assert len(ask("outbox list --outbox hooks", url=monitor)["rows"]) == 9
     assert ask("outbox stats --outbox hooks", url=monitor)["failed"] == 1
     assert ask("outbox show --outbox hooks", states["failed"], url=monitor)["state"] == "failed"
     for line in ("outbox show --payload --outbox hooks", "outbox replay --yes --reason r --outbox hooks"):

@@ -101,6 +101,8 @@ def restored(origin: Copy, url: str, target: Copy) -> str:
         for (role,) in before.execute("SELECT rolname FROM pg_roles WHERE rolname LIKE 'ferryman%'").fetchall():
             db.execute(_ROLES.format(role))
     copy = stack.new_database(target.url, "copy")
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("DROP EXTENSION IF EXISTS pgcrypto")  # the other server may not have it
     dumped = subprocess.run([origin.tools / "pg_dump", "-d", url], capture_output=True, check=True)
     command = [str(target.tools / "psql"), "-q", "-v", "ON_ERROR_STOP=1", "-d", copy]
     done = subprocess.run(command, input=dumped.stdout, capture_output=True, check=False)
