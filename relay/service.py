@@ -15,12 +15,12 @@ import structlog
 from ferryman.relay import metrics
 from ferryman.relay.cluster import Cluster
 from ferryman.relay.described.kafka_way import KafkaWay
-from ferryman.relay.described.service import DescribedOutbox, source_of
+from ferryman.relay.described.service import DescribedOutbox
 from ferryman.relay.kafka import Publisher
 from ferryman.relay.lanes import LaneWorker, Turn
 from ferryman.relay.model import LANES
 from ferryman.relay.ring import Housekeeper, RingKeeper
-from ferryman.relay.source import SourceDatabase, sources
+from ferryman.relay.source import SourceDatabase, source_of, sources
 from ferryman.relay.store import backlog, claims
 from ferryman.relay.store.kafka_cluster import check_cluster
 from ferryman.relay.topics import TopicDirectory

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -14,9 +14,10 @@ from ferryman.relay import metrics
 from ferryman.relay.store import claims
 from ferryman.relay.store.rebase import identify
 from ferryman.runtime import postgres, roles
-from ferryman.runtime.errors import FerrymanError
+from ferryman.runtime.errors import FerrymanError, Misconfigured
 from ferryman.runtime.postgres import Connection
 from ferryman.runtime.settings import Settings
+from ferryman.runtime.settings_outbox import Outbox
 from ferryman.runtime.settings_relay import Relay, source_setting
 
 log = structlog.get_logger(__name__)
@@ -111,3 +112,15 @@ def _source(name: str, ce_source: str | None, settings: Settings, setting: str =
         url = postgres.required_url(settings)
         database = postgres.parameters(url, settings.database, "relay").get("dbname") or name
     return SourceDatabase(name, ce_source or f"/{database}", settings, setting)
+
+
+def source_of(name: str, outbox: Outbox, sources: Sequence[SourceDatabase]) -> SourceDatabase:
+    """Return the database with the outbox's table: by default the only source, or the one with the outbox's name."""
+    by_name = {source.name: source for source in sources}
+    wanted = outbox.source or (sources[0].name if len(sources) == 1 else name)
+    if wanted not in by_name:
+        raise Misconfigured(
+            f"the outbox {name} does not say which source of the relay has it", setting=f"outbox.{name}.source",
+            remedy="name one of: " + ", ".join(by_name),
+        )  # fmt: skip
+    return by_name[wanted]

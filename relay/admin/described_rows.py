@@ -35,7 +35,7 @@ CASE WHEN t.{status} = {done_word} THEN 'delivered'
      WHEN t.{status} = {dead_word} AND starts_with(t.{error}::text, {by_hand}) THEN 'discarded'
      WHEN t.{status} = {dead_word} AND starts_with(t.{error}::text, {in_doubt_begins}) THEN 'held'
      WHEN t.{status} = {dead_word} THEN 'failed'
-     WHEN {lost} THEN 'lost'
+     WHEN {lost} OR {in_flight} AND t.{lease} > now() + make_interval(secs => {lease_seconds}) THEN 'lost'
      WHEN {in_flight} THEN 'sending'
      WHEN t.{status} NOT IN ({pending}) THEN 'other'
      WHEN NOT {left} THEN 'failed'
@@ -93,6 +93,11 @@ LIMIT %(most)s
 _PAYLOAD = """\
 -- outbox.row_payload
 SELECT {row_payload} FROM {table} t WHERE t.{id} = %(id)s::text::{id_type}
+"""
+
+_DESTINATION = """\
+-- outbox.destination
+SELECT %(destination)s::text::{place_type}::text
 """
 
 # In the order of ids, each once: a row that fails again meanwhile is not taken again.
@@ -228,6 +233,7 @@ def _parts(name: str, outbox: Outbox, layout: Layout) -> Parts:
         "set_again": "{set_due}{status} = {first_pending}, {attempts} = 0, {error} = NULL" + (
             ", {reference} = NULL" if has("reference") else ""
         ),
+        "place_type": "{topic_type}" if outbox.channel == "kafka" else "{destination_type}",
         "set_due": "{next_attempt_at} = clock_timestamp(), " if has("next_attempt_at") else "",
     }  # fmt: skip
     literals = {
@@ -291,6 +297,21 @@ def payload(rows: RowDesk, identity: str) -> bytes | None:
     with rows.desk.acting() as connection:
         content = postgres.value(connection.execute(put(_PAYLOAD, rows.parts), {"id": identity}))
     return None if content is None else bytes(content)
+
+
+def check_destination(rows: RowDesk, destination: str) -> None:
+    """Refuse a destination that no row can have, by the type of its column."""
+    written = None
+    try:
+        with rows.desk.acting() as connection:
+            written = postgres.value(connection.execute(put(_DESTINATION, rows.parts), {"destination": destination}))
+    except FerrymanError as error:
+        if not isinstance(error.__cause__, psycopg.DataError | psycopg.IntegrityError):
+            raise
+    if written != destination:
+        kind = rows.layout.types["topic" if rows.by_kafka else "destination"]
+        remedy = "name a destination of its rows" if written is None else f"say {written}, as its rows do"
+        raise FerrymanError(f"a destination of {rows.outbox.table} is of the type {kind}", remedy=remedy)
 
 
 def couriers(rows: RowDesk, connection: Connection) -> int:

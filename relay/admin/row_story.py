@@ -60,6 +60,13 @@ def _explained(known: RowFacts) -> Explained:
         case described_rows.SENDING:
             lost = "; an earlier claim of it was lost with its process" if row["lost_before"] else ""
             said = f"{_claimed(row)}, and is being sent; its lease ends at {moment(row['lease_until'])}{lost}", None
+        case described_rows.LOST if row["claimed_at"] is not None and row["claimed_at"] > row["now"]:
+            until = f"no process claims it before {moment(row['lease_until'])}"
+            discard = f"ferryman outbox discard --outbox {known.called} {row['id']}"
+            said = (
+                f"it was claimed in the future, at {moment(row['claimed_at'])}: a clock was wrong, and {until}",
+                discard,
+            )
         case described_rows.LOST:
             why = (
                 f"{_claimed(row)}, and its process ended or takes too long: its lease is over, and it is claimed again"

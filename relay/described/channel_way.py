@@ -1,7 +1,7 @@
 """A channel as a way out: rows are sent by an event loop in another thread, and end one by one."""
 
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import Any
@@ -9,7 +9,7 @@ from typing import Any
 import structlog
 
 from ferryman.channels.model import Mail, Post
-from ferryman.channels.outcome import Code, Delivered, Held, Outcome, Rejected, Retry
+from ferryman.channels.outcome import Code, Delivered, Held, Outcome, Rejected, Retry, Unknown
 from ferryman.channels.sending import Finished, Item, Sending
 from ferryman.relay.described.rows import Claimed
 from ferryman.relay.described.way_out import Room, SentRow
@@ -24,6 +24,11 @@ log = structlog.get_logger(__name__)
 _LINGER_SECONDS = 0.002
 # With a bound on sends a second, so much of a second may be sent at once.
 _BURST_SECONDS = 0.02
+# Outcomes of destinations that use up the time of their slots.
+_NOBODY_THERE = frozenset({
+    Code.NAME_NOT_RESOLVED, Code.CONNECTION_FAILED, Code.CONNECTION_TIMED_OUT, Code.TIMED_OUT, Code.DEADLINE_PASSED,
+})  # fmt: skip
+_MOST_SILENT = 1024
 
 
 class TokenBucket:
@@ -52,6 +57,28 @@ class TokenBucket:
         self._level -= count
 
 
+class Silences:
+    """The number of sends in a row that found nobody, for each destination whose last send did."""
+
+    def __init__(self, most: int = _MOST_SILENT) -> None:
+        self._most = most
+        self._times: dict[str, int] = {}
+
+    def note(self, finished: Finished) -> None:
+        """Count the end of a send. Any answer ends the silence of its destination."""
+        if (destination := finished.destination) is None:
+            return
+        times = self._times.pop(destination, 0)
+        if isinstance(finished.outcome, Retry | Unknown) and finished.outcome.code in _NOBODY_THERE:
+            self._times[destination] = times + 1
+            if len(self._times) > self._most:
+                del self._times[next(iter(self._times))]
+
+    def of(self, times: int) -> list[str]:
+        """Return the destinations of which so many sends in a row found nobody."""
+        return [destination for destination, silent in self._times.items() if silent >= times]
+
+
 @dataclass(slots=True)
 class ChannelWay:
     """The rows under way by one channel. It is opened by the first look at it."""
@@ -61,10 +88,11 @@ class ChannelWay:
     bucket: "TokenBucket | None" = None
     """The bound of `per_second`."""
     many_lost: bool = True
-    _rows: dict[Hashable, tuple[Claimed, str | None]] = field(default_factory=dict)
+    _rows: dict[Any, tuple[Claimed, str | None]] = field(default_factory=dict)
     """The rows under way, each with a hash of what is sent."""
     _breaker: Breaker = field(default_factory=Breaker)
     """That of a destination which all rows share; it stays closed where each row has its own."""
+    _silences: Silences = field(default_factory=Silences)
     _opened: bool = False
 
     def why_not(self) -> str | None:
@@ -87,7 +115,10 @@ class ChannelWay:
             most = min(most, self.bucket.tokens())
         if self._breaker.state is not BreakerState.CLOSED:
             most = 1 if self._breaker.allows(time.monotonic()) else 0  # one row finds out whether the outage is over
-        return Room(most, each=each, busy=self.sending.busy())
+        busy = self.sending.busy()
+        for destination in self._silences.of(each):  # one slot finds out whether it is there again
+            busy[destination] = busy.get(destination, 0) + each - 1
+        return Room(most, each=each, busy=busy, begun=list(self._rows))
 
     def label_of(self, _destination: str) -> str:
         return self.outbox.channel
@@ -107,8 +138,9 @@ class ChannelWay:
         if found and self.under_way > len(found):
             time.sleep(_LINGER_SECONDS)
             found += self.sending.ended(0)
-        if self.outbox.channel == "email":
-            for each in found:
+        for each in found:
+            self._silences.note(each)
+            if self.outbox.channel == "email":
                 self._notice(each.outcome)
         return [self._sent(each) for each in found]
 

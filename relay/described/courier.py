@@ -82,10 +82,11 @@ class Courier:
             return [_sendable(row, each, outbox) for row, each in zip(rows, prepare(db, rows), strict=True)]
 
         def told(db: Connection, settlings: Sequence[Settling]) -> None:
+            ends = [each for each in settlings if each.end in (RowEnd.DONE, RowEnd.GIVEN_UP)]
             messages = [
-                message for each in settlings if isinstance(each.outcome, Rejected) for message in each.outcome.reports
+                message for each in ends if isinstance(each.outcome, Rejected) for message in each.outcome.reports
             ]
-            ended = [_ended(each) for each in settlings if each.end in (RowEnd.DONE, RowEnd.GIVEN_UP)]
+            ended = [_ended(each) for each in ends]
             if settled and ended:
                 messages += settled(db, ended) or []
             if messages:

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from ferryman.channels.email import email_channel
 from ferryman.channels.http import http_channel
+from ferryman.channels.http.verdict import body_too_large
 from ferryman.channels.model import Channel, Post
 from ferryman.channels.sending import Sending
 from ferryman.relay.described.channel_way import ChannelWay, TokenBucket
@@ -18,9 +19,9 @@ from ferryman.relay.described.courier import Courier, authority_of
 from ferryman.relay.described.hooks import Hooks
 from ferryman.relay.described.mails import mails, with_doubts
 from ferryman.relay.described.rows import Claimed
-from ferryman.relay.described.service import DescribedOutbox, source_of
+from ferryman.relay.described.service import DescribedOutbox
 from ferryman.relay.service import DrainResult, JournalRelay
-from ferryman.relay.source import sources
+from ferryman.relay.source import source_of, sources
 from ferryman.runtime.errors import Misconfigured
 from ferryman.runtime.life import Before, no_hook
 from ferryman.runtime.postgres import Connection
@@ -57,12 +58,15 @@ def courier(name: str, settings: Settings, own: Courier | None = None, before: B
     )
     bucket = None if outbox.per_second is None else TokenBucket(outbox.per_second)
     usual = {
-        "http": Hooks(prepare=_Posts(outbox), reads=False), "email": Hooks(prepare=mails, reads=False),
+        "http": Hooks(prepare=_Posts(outbox, settings.http.max_body_bytes), reads=False),
+        "email": Hooks(prepare=mails, reads=False),
     }.get(outbox.channel, Hooks())  # fmt: skip
     hooks = own.hooks(usual, outbox) if own else usual
     if mailing:
         hooks = _with_doubts(name, hooks)
-    return DescribedOutbox(name, outbox, source, ChannelWay(outbox, sending, bucket), before, name, hooks)
+    # A courier's own `prepare` may make a small body of a large content.
+    most = settings.http.max_body_bytes if own is None and outbox.channel == "http" else None
+    return DescribedOutbox(name, outbox, source, ChannelWay(outbox, sending, bucket), before, name, hooks, most)
 
 
 def drain(service: DescribedOutbox, stopping: threading.Event) -> DrainResult:
@@ -142,20 +146,24 @@ def _with_doubts(name: str, hooks: Hooks) -> Hooks:
 class _Posts:
     """Makes the posts of an outbox without a courier: the row's payload, to the outbox's URL or its own."""
 
-    def __init__(self, outbox: Outbox) -> None:
+    def __init__(self, outbox: Outbox, most_body_bytes: int) -> None:
+        self._most_body_bytes = most_body_bytes
         self._url = outbox.url
         self._secrets, self._bearer = authority_of(outbox)
 
     def __call__(self, _: Connection, rows: Sequence[Claimed]) -> Sequence[Any]:
         return [
-            Post(
-                url=self._url or row.destination,
-                body=row.content,
-                id=row.id,
-                content_type=row.content_type or "application/octet-stream",
-                headers=json.loads(row.headers or "{}"),
-                secrets=self._secrets,
-                bearer=self._bearer,
-            )
+            self._post(row) if row.too_large is None else body_too_large(row.too_large, self._most_body_bytes)
             for row in rows
         ]
+
+    def _post(self, row: Claimed) -> Post:
+        return Post(
+            url=self._url or row.destination,
+            body=row.content,
+            id=row.id,
+            content_type=row.content_type or "application/octet-stream",
+            headers=json.loads(row.headers or "{}"),
+            secrets=self._secrets,
+            bearer=self._bearer,
+        )

@@ -74,11 +74,12 @@ class RowHousekeeping:
             raise bugs[0]
 
     def run_once(self, table: Table) -> float:
-        """Measure, and delete a portion of the old attempts. Return the seconds until the next time."""
+        """Delete a portion of the old attempts, and measure: that may fail. Return the seconds until the next time."""
+        more = self.forget(table)
         began = time.monotonic()
         self.measure(table)
         took = time.monotonic() - began
-        return _MORE_SECONDS if self.forget(table) else max(self.every_seconds, took * _SHARE_OF_TIME)
+        return _MORE_SECONDS if more else max(self.every_seconds, took * _SHARE_OF_TIME)
 
     def measure(self, table: Table) -> Sequence[Backlog]:
         """Set the metrics of the backlog."""

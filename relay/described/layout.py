@@ -220,9 +220,22 @@ def _mending(outbox: Outbox, columns: dict[str, str], live: LiveTable, *, by_rel
         elif by_relay and role in CHANGED and not found.changeable:
             mends = f"GRANT UPDATE ({name}) ON {table} TO {quoted(live.role)};"
             yield TableFlaw(f"{live.role} may not change {name}", mends)
+        elif by_relay and (flaw := _unworkable(outbox, role, found)):
+            yield TableFlaw(f"the column {name} ({role}) {flaw.why}", f"{alter} ALTER COLUMN {name} {flaw.ddl};")
     if columns["id"] in live.columns and columns["id"] not in live.unique:
         name = quoted(columns["id"])
         yield TableFlaw(f"the column {name} (id) is not unique by itself", f"{alter} ADD UNIQUE ({name});")
+
+
+def _unworkable(outbox: Outbox, role: str, found: LiveColumn) -> TableFlaw | None:
+    """Return why a column of the right type would fail claims or settlings, and what mends it."""
+    if role == "error" and not found.nullable:  # a row that succeeds has none
+        return TableFlaw("cannot be set to null", "DROP NOT NULL")
+    if role == "destination" and found.nullable and outbox.channel != "email":
+        return TableFlaw("may be null, and claims walk past such rows", "SET NOT NULL")
+    if role == "lease" and re.search(r"\([0-2]\)", found.type):  # the lease tells the attempts of a row apart
+        return TableFlaw("is not precise to the millisecond", f"TYPE {re.sub(r'[(].*?[)]', '', found.type)}")
+    return None
 
 
 def _unlike(columns: dict[str, str]) -> dict[str, str]:

@@ -12,6 +12,9 @@ from ferryman.runtime.settings_outbox import Outbox
 IN_DOUBT_BEGINS = "in doubt: "
 """The beginning of the error of a row that may have been sent, and waits for a person."""
 
+# The longest wait that a channel may ask for: as long as `http.retry_after_cap_seconds` may be.
+_LONGEST_ASKED_SECONDS = 604_800.0
+
 
 class Claimed(NamedTuple):
     """A row that was claimed, and its state before. Its attempts count this one.
@@ -35,6 +38,10 @@ class Claimed(NamedTuple):
     """True if an earlier claim of the row was never settled: the row may be what ended its relay."""
     reference: str | None = None
     """The receiver's name for the message, if an attempt was told."""
+    flaw: str | None = None
+    """Why nothing can be made of the row: it is rejected alone."""
+    too_large: int | None = None
+    """The bytes of a content that is larger than it may be sent: it was not read, and `content` is empty."""
 
     def entry(self, position: int) -> Entry:
         """Return the row as an entry of the journal, which the relay publishes."""
@@ -110,5 +117,5 @@ def _failed(outbox: Outbox, row: Claimed, why: Rejected | Retry | Unavailable | 
         error = IN_DOUBT_BEGINS + why.error if doubtful else why.error
         return Settling(row, RowEnd.GIVEN_UP, words.dead or words.pending[-1], error)
     asked = why.after_seconds if isinstance(why, Retry | Unavailable) else None
-    wait = retries.backoff.delay_seconds(row.attempts, dice=dice, retry_after_seconds=asked or 0.0)
+    wait = max(retries.backoff.delay_seconds(row.attempts, dice=dice), min(asked or 0.0, _LONGEST_ASKED_SECONDS))
     return Settling(row, RowEnd.FAILED, words.pending[-1], why.error, wait)

@@ -19,19 +19,19 @@ import structlog
 from ferryman.channels.outcome import Code, Delivered, Rejected, Retry, Unknown
 from ferryman.migrations import chains
 from ferryman.relay import metrics
-from ferryman.relay.described.hooks import Hooks, SettledFailed
+from ferryman.relay.described.hooks import Hooks, NotTried, SettledFailed
 from ferryman.relay.described.housekeeping import RowHousekeeping
 from ferryman.relay.described.indexes import lacking
 from ferryman.relay.described.rows import Claimed, RowEnd, Settling, released, settling
 from ferryman.relay.described.statements import given_up_words
-from ferryman.relay.described.table import Table, open_table, refusals_are_the_tables
+from ferryman.relay.described.table import Table, needed_role, open_table, refusals_are_the_tables
 from ferryman.relay.described.way_out import Room, SentRow, WayOut
 from ferryman.relay.lanes import Turn
 from ferryman.relay.policy import Waits
 from ferryman.relay.source import SourceDatabase
-from ferryman.runtime import postgres, roles
+from ferryman.runtime import postgres
 from ferryman.runtime.desk import WHOLE_OUTBOX, read_paused_in
-from ferryman.runtime.errors import Misconfigured
+from ferryman.runtime.errors import FerrymanError
 from ferryman.runtime.life import Before, Life
 from ferryman.runtime.settings_outbox import Outbox
 from ferryman.runtime.supervised import supervise, waiting
@@ -59,9 +59,13 @@ class DescribedOutbox:
     label: str
     """Its source in metrics: its own name, or its table's where a source of the relay is called the same."""
     hooks: Hooks = field(default_factory=Hooks)
+    most_content_bytes: int | None = None
+    """Larger contents are not read: `prepare` rejects their rows."""
     lost_at: float = 0.0
     """The time of the next look for rows that other relays left behind."""
     _unsettled: Sequence[Settling] = ()
+    _interrupted: Collection[str] = ()
+    """The rows that were claimed when `prepare` lost the connection. If they lose it again, their leases must end."""
     _rest_seconds: float = _SHORTEST_REST_SECONDS
     """The wait until the next look while nothing happens: it doubles up to `poll_seconds`."""
     _after: str | None = None
@@ -69,19 +73,22 @@ class DescribedOutbox:
     _fruitful: bool = False
     """True if this walk over the destinations has found rows."""
     _walks: bool = False
-    """True if the last claim found nothing, and did not walk over all destinations."""
+    """True if the last claim found nothing, and did not look everywhere."""
     _full: bool = False
     """True if there was no room for a claim."""
     _lost_twice: list[Claimed] = field(default_factory=list)
     """A row that was lost twice running: claimed, and not begun before all that is under way has ended."""
     _alone: bool = False
     """True while such a row is under way: nothing else is."""
+    _others_first: bool = False
+    """True after such a row has ended, until due rows were claimed: they do not wait for the next such row as well."""
     held_at: float = 0.0
     """The time of the next look at what is paused or held."""
     paused: bool = False
     """True while the whole outbox is paused by hand."""
     _held: Collection[str] = ()
     """The destinations that are paused by hand or held by the hook."""
+    _held_by_hook: Collection[str] = ()
     _warned: bool = False
 
     @property
@@ -93,6 +100,8 @@ class DescribedOutbox:
         with closing(self.way), self.housekeeping.beside(life, self.opened):
             interrupted = waiting(life, outbox=self.outbox_name)
             supervise(life.stopping, self.opened, partial(self._take_turns, life), interrupted)
+            if self._unsettled or self._lost_twice or self.way.under_way:
+                self._finish_anew(life)
 
     @property
     def housekeeping(self) -> RowHousekeeping:
@@ -105,12 +114,14 @@ class DescribedOutbox:
         settings, kafka = self.source.settings, self.outbox.channel == "kafka"
         with (
             postgres.naming(self.source.setting),
-            postgres.connect(settings, self.name, autocommit=True, writes=True, role=self._role()) as connection,
+            postgres.connect(
+                settings, self.name, autocommit=True, writes=True, role=needed_role(self.outbox)
+            ) as connection,
         ):
             connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
             if not kafka:
                 chains.check(connection)  # it has the log of attempts
-            table = open_table(connection, self.outbox_name, self.outbox, settings.database)
+            table = open_table(connection, self.outbox_name, self.outbox, settings.database, self.most_content_bytes)
             self._warn_once(table)
             yield table
 
@@ -120,13 +131,6 @@ class DescribedOutbox:
             for flaw in () if self._warned else lacking(table.connection, self.outbox, table.layout):
                 log.warning("index missing", outbox=self.outbox_name, why=flaw.why, mend=flaw.ddl)
         self._warned = True
-
-    def _role(self) -> str | None:
-        """Return the role that is needed: the owner's own, for a table of one of our systems."""
-        owner = self.outbox.table.partition(".")[0]
-        if self.outbox.channel == "kafka":
-            return roles.needed(roles.RUN_RELAY)
-        return chains.worker_role(owner) if owner in chains.owners() else roles.needed(roles.RUN_COURIER)
 
     def drain(self, stopping: threading.Event, observe: Callable[[Turn], None]) -> int:
         """Send what is due now. Return how much is left for later. Raise when the database or the way out is away."""
@@ -157,14 +161,22 @@ class DescribedOutbox:
                 life.not_ready(why_not)
                 life.wait(_AWAY_SECONDS)
                 continue
-            life.ready()
             with refusals_are_the_tables(self.outbox_name):
                 turn = self.run_once(table, life.stopping)
             succeeded()
+            life.ready()
             if not (turn.published or turn.failed or self.way.under_way or self._walks):
                 life.wait(self._rest)
         with refusals_are_the_tables(self.outbox_name):
             self._finish(table, lambda _: life.progress())
+
+    def _finish_anew(self, life: Life) -> None:
+        """Settle on a new connection what is in our hands: the last one broke as the service stopped. Try it once."""
+        try:
+            with postgres.translated(), self.opened() as table, refusals_are_the_tables(self.outbox_name):
+                self._finish(table, lambda _: life.progress())
+        except FerrymanError as error:
+            log.warning("rows wait for their leases", outbox=self.outbox_name, error=str(error)[:500])
 
     def _finish(self, table: Table, observe: Callable[[Turn], None]) -> None:
         """Release the rows that only wait, and settle those under way as they end."""
@@ -190,6 +202,8 @@ class DescribedOutbox:
             return Turn()
         unsent = self._begin(table, rows) if rows else []
         ended = self._ended(0.0 if unsent or self._walks else self._rest)
+        if any(each.row.lost for each in ended):
+            self.lost_at = 0.0  # there is room for the next one of its destination
         if rows or ended:
             self._rest_seconds = _SHORTEST_REST_SECONDS
         elif not (self._full or self._walks):
@@ -204,7 +218,8 @@ class DescribedOutbox:
     def _claim(self, table: Table) -> list[Claimed]:
         """Claim due rows, or rows that another process left behind: these are looked for once a second."""
         self._walks = self._full = False
-        self._alone = self._alone and bool(self.way.under_way)
+        if self._alone and not self.way.under_way:
+            self._alone, self._others_first = False, True
         if time.monotonic() >= self.held_at:
             self._look_what_is_held(table)
         if self._alone or self._lost_twice:
@@ -218,6 +233,8 @@ class DescribedOutbox:
         rows = self._claim_lost(table, room) if began >= self.lost_at else []
         if not rows and not self._lost_twice:
             rows = self._claim_due(table, room)
+            if self._others_first:
+                self._others_first, self._walks = self._walks, not rows
         metrics.CLAIM_SECONDS.labels(self.label).observe(time.monotonic() - began)
         return rows
 
@@ -233,14 +250,14 @@ class DescribedOutbox:
     def _claim_lost(self, table: Table, room: Room) -> list[Claimed]:
         """Claim rows that another process left behind. One that was lost twice running goes with nothing beside it."""
         now = time.monotonic()
-        if given_up := self._bury(table):
+        if given_up := self._bury(table, room.begun):
             metrics.dead(self.label, [self.way.label_of(row.destination) for row in given_up])
             log.error("given up", outbox=self.outbox_name, rows=len(given_up), error="their relay ended each time")
-        rows = table.claim_lost(room.most if self.way.many_lost else 1, room.avoided)
-        if not rows:
-            self._lost_twice = table.claim_lost(1, room.avoided, twice=True)
+        rows = table.claim_lost(room.most if self.way.many_lost else 1, room)
+        if not rows and not self._others_first:
+            self._lost_twice = table.claim_lost(1, room, twice=True)
         found = rows or self._lost_twice
-        self.lost_at = now if found else now + _LOST_SECONDS
+        self.lost_at = now if found or self._others_first else now + _LOST_SECONDS
         if found:
             log.warning("leases expired", outbox=self.outbox_name, rows=len(found), row=found[0].id,
                         attempt=found[0].attempts)  # fmt: skip
@@ -255,19 +272,30 @@ class DescribedOutbox:
 
     def _look_what_is_held(self, table: Table) -> None:
         """Look, once a second, what is paused by hand or held by the hook. Rows under way end as they would."""
+        self._held_by_hook = self.hooks.held_now(table, self.outbox_name, self._held_by_hook)
         with postgres.transaction(table.connection, table.limits):
-            held = list(self.hooks.held(table.connection)) if self.hooks.held else []
             paused = {each["destination"] for each in read_paused_in(table.connection, self.outbox_name)}
         if self.paused != (WHOLE_OUTBOX in paused):
             log.info("resumed" if self.paused else "paused", outbox=self.outbox_name)
-        self.paused, self._held = WHOLE_OUTBOX in paused, [*held, *paused - {WHOLE_OUTBOX}]
+        self.paused, self._held = WHOLE_OUTBOX in paused, [*self._held_by_hook, *paused - {WHOLE_OUTBOX}]
         self.held_at = time.monotonic() + _HELD_SECONDS
 
     def _begin(self, table: Table, rows: Sequence[Claimed]) -> list[SentRow]:
         """Prepare the rows, and begin to send them. Return those that are not to be sent."""
-        made = list(zip(rows, self.hooks.prepared(table, self.outbox_name, rows), strict=True))
-        unsent = [SentRow(row, made_of, 0.0) for row, made_of in made if isinstance(made_of, Retry | Rejected)]
-        fit = [(row, item) for row, item in made if not isinstance(item, Retry | Rejected)]
+        unsent = [SentRow(row, Rejected(row.flaw, Code.HEADER_INVALID), 0.0) for row in rows if row.flaw]
+        rows = [row for row in rows if not row.flaw]
+        try:
+            made = list(zip(rows, self.hooks.prepared(table, self.outbox_name, rows) if rows else (), strict=True))
+        except Exception:
+            self._unsettled = [released(row) for row in rows if row.id not in self._interrupted]
+            self._interrupted = {row.id for row in rows}
+            raise
+        self._interrupted = ()
+        unsent += [
+            SentRow(row, None if isinstance(item, NotTried) else item, 0.0)
+            for row, item in made if isinstance(item, Retry | Rejected | NotTried)
+        ]  # fmt: skip
+        fit = [(row, item) for row, item in made if not isinstance(item, Retry | Rejected | NotTried)]
         self.before("send rows")
         if fit:
             self.way.begin([row for row, _ in fit], [item for _, item in fit])
@@ -311,20 +339,32 @@ class DescribedOutbox:
             self.before("commit rows")
             self.hooks.tell(table, [each for each in settlings if each.row.id in ours])
 
-    def _bury(self, table: Table) -> list[Claimed]:
-        """Give up rows that were lost too often, and call the hook with them: without it, if it fails."""
+    def _bury(self, table: Table, begun: Collection[str]) -> list[Claimed]:
+        """Give up rows that were lost too often, and call the hook with them, or with each alone if it fails."""
         error = given_up_words(self.outbox)
         why, status = Rejected(error, Code.WORKER_LOST), self.outbox.words.dead or self.outbox.words.pending[-1]
 
         def told(rows: Sequence[Claimed]) -> None:
             ends = [Settling(row, RowEnd.GIVEN_UP, status, error, outcome=why) for row in rows]
-            self._tell(table, ends, [row.id for row in rows])
+            if ends and not self._told(table, ends):
+                for each in ends if len(ends) > 1 else ():
+                    self._told(table, [each])
 
+        return table.bury(told, begun)
+
+    def _told(self, table: Table, ends: Sequence[Settling]) -> bool:
+        """Call the hook in a savepoint. Return False if it fails."""
         try:
-            return table.bury(told)
+            with table.connection.transaction():
+                self._tell(table, ends, [each.row.id for each in ends])
         except SettledFailed as failed:
-            log.error("settled failed", outbox=self.outbox_name, error=failed.args[0], where=failed.args[1])  # noqa: TRY400
-            return table.bury(lambda _: None)
+            self._log_failed(failed, ends[0])
+            return False
+        return True
+
+    def _log_failed(self, failed: SettledFailed, first: Settling) -> None:
+        kind, where = failed.args
+        log.error("settled failed", outbox=self.outbox_name, row=first.row.id, error=kind, where=where)
 
     def _settle_and_tell(self, table: Table, settlings: Sequence[Settling]) -> set[str]:
         """Settle the rows, or each alone. One that the hook fails for is settled without: it must not be sent again."""
@@ -333,8 +373,7 @@ class DescribedOutbox:
         except SettledFailed as failed:
             if len(settlings) > 1:
                 return {identity for each in settlings for identity in self._settle_and_tell(table, [each])}
-            kind, where = failed.args
-            log.error("settled failed", outbox=self.outbox_name, row=settlings[0].row.id, error=kind, where=where)  # noqa: TRY400
+            self._log_failed(failed, settlings[0])
             return table.settle(settlings)
 
     def _count(self, ours: Sequence[Settling], sent: Sequence[SentRow]) -> Turn:
@@ -358,15 +397,3 @@ class DescribedOutbox:
             )  # fmt: skip
         unknown = sum(isinstance(each.outcome, Unknown) for each in sent)
         return Turn(published=len(done), failed=len(failed), unknown=unknown)
-
-
-def source_of(name: str, outbox: Outbox, sources: Sequence[SourceDatabase]) -> SourceDatabase:
-    """Return the database with the outbox's table: by default the only source, or the one with the outbox's name."""
-    by_name = {source.name: source for source in sources}
-    wanted = outbox.source or (sources[0].name if len(sources) == 1 else name)
-    if wanted not in by_name:
-        raise Misconfigured(
-            f"the outbox {name} does not say which source of the relay has it", setting=f"outbox.{name}.source",
-            remedy="name one of: " + ", ".join(by_name),
-        )  # fmt: skip
-    return by_name[wanted]

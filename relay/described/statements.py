@@ -19,6 +19,7 @@ GIVEN_UP = "given up: each time it was claimed its relay ended, or took too long
 HELD = IN_DOUBT_BEGINS + "each time it was claimed its process ended, or took too long"
 """The same of a row that must not be sent twice."""
 
+_LARGEST = {"smallint": 2**15 - 1, "integer": 2**31 - 1, "bigint": 2**63 - 1}
 # The longest list of waits that a statement holds: by then a wait has long reached its cap.
 _MOST_WAITS = 80
 
@@ -27,7 +28,7 @@ _CLAIM = """\
 WITH due AS (
     SELECT t.{id} AS id, t.{error}::text AS error, t.{status}::text AS status, t.{lease} AS lease
     FROM {table} t
-    WHERE {which} AND {left}{turn}{avoided}
+    WHERE {which} AND {left}{turn}{avoided}{each}
     ORDER BY {order}
     LIMIT %(most)s
     FOR UPDATE OF t SKIP LOCKED
@@ -62,7 +63,7 @@ WITH RECURSIVE places (place, number) AS (
         LIMIT greatest(%(each)s - coalesce(b.rows, 0), 0)
         FOR UPDATE OF t SKIP LOCKED
     ) head
-    WHERE p.place IS NOT NULL AND p.place <> ALL (%(avoided)s::text[]::{destination_type}[])
+    WHERE p.place IS NOT NULL AND p.place::text <> ALL (%(avoided)s::text[])
     LIMIT %(most)s
 ), claimed AS (
     UPDATE {table} t SET {set_claimed}
@@ -77,13 +78,27 @@ JOIN places p ON p.number = CASE WHEN (SELECT count(*) FROM due) < %(most)s THEN
 LEFT JOIN claimed ON true
 """
 
+# Of the rows that were lost, each destination gives at most its room too: the others would wait behind their leases.
+_EACH = """
+      AND t.{id} IN (
+        SELECT lost.id FROM (
+            SELECT t.{id} AS id, t.{destination} AS place,
+                   row_number() OVER (PARTITION BY t.{destination} ORDER BY {order}) AS number
+            FROM {table} t WHERE {which} AND {left}{turn}{avoided}
+        ) lost
+        LEFT JOIN unnest(%(busy)s::text[]::{destination_type}[], %(in_flight)s::integer[]) b (place, rows)
+            ON b.place = lost.place
+        WHERE lost.number <= %(each)s - coalesce(b.rows, 0))"""
+
+# At the largest number that its type holds, the count stands still: one row must not fail the claims of all.
 _SET_CLAIMED = """\
-{set_status}{set_touched}{attempts} = coalesce(t.{attempts}, 0) + 1, {lease} = clock_timestamp(), {error} = {mark}"""
+{set_status}{set_touched}{attempts} = least(coalesce(t.{attempts}, 0), {most_attempts} - 1) + 1,
+    {lease} = clock_timestamp(), {error} = {mark}"""
 
 _CLAIMED_ROW = """due.id::text, {row_destination}, {row_key}, {row_type}, {row_payload}, {row_headers},
           {row_content_type},
           greatest(least(extract(epoch FROM {created}::timestamptz) * 1000000, 9e18), -9e18)::bigint,
-          t.{attempts}, t.{lease}, due.error, due.status, {row_reference}"""
+          t.{attempts}, t.{lease}, due.error, due.status, {row_reference}, {row_bytes}"""
 
 # The attempt that was lost began with its lease.
 _LOGGED_LOSSES = """, logged AS (
@@ -127,7 +142,7 @@ _BURY = """\
 WITH due AS (
     SELECT t.{id} AS id, t.{error}::text AS error, t.{status}::text AS status, t.{lease} AS lease
     FROM {table} t
-    WHERE {lost} AND NOT {left}
+    WHERE {lost} AND NOT {left}{not_begun}
     LIMIT %(most)s
     FOR UPDATE OF t SKIP LOCKED
 ){logged}
@@ -140,7 +155,8 @@ RETURNING {claimed_row}
 _BACKLOG = """\
 -- outbox.described_backlog
 SELECT {row_label}, count(*) FILTER (WHERE {alive} AND coalesce(t.{attempts}, 0) = 0),
-       extract(epoch FROM clock_timestamp() - min({created}) FILTER (WHERE {alive}))::float8,
+       extract(epoch FROM clock_timestamp() - min({created})
+           FILTER (WHERE {alive} AND isfinite({created}::timestamptz)))::float8,
        count(*) FILTER (WHERE {alive} AND t.{attempts} > 0), 0, count(*) FILTER (WHERE NOT {alive})
 FROM {table} t WHERE t.{status} IN ({unfinished}) GROUP BY 1
 """
@@ -153,15 +169,21 @@ Parts: TypeAlias = dict[str, str | Composable]
 """Parts of the statements by name. A text is a template itself, which names other parts in braces."""
 
 
-def compiled(name: str, outbox: Outbox, layout: Layout) -> dict[str, Composed]:
-    """Return the statements by name.
+def compiled(name: str, outbox: Outbox, layout: Layout, most_content_bytes: int | None = None) -> dict[str, Composed]:
+    """Return the statements by name. Claims read no content that is larger than this, but its size.
 
     `claim_lost` takes over rows that another process claimed and did not settle, and `claim_twice_lost` those that were
     lost twice running. There is no `claim_fair` without a destination in the row.
     """
     parts = parts_of(name, outbox, layout)
+    if most_content_bytes is not None and layout.has("payload"):
+        content = parts["row_payload"]
+        parts |= {
+            "row_payload": f"CASE WHEN octet_length({content}) <= {most_content_bytes} THEN {content} END",
+            "row_bytes": f"octet_length({content})",
+        }
     logs = outbox.channel != "kafka"
-    lost: Parts = {**parts, "turn": "", "mark": "{in_doubt_again}", "logged": _LOGGED_LOSSES if logs else ""}
+    lost: Parts = {**parts, "turn": "{not_begun}", "mark": "{in_doubt_again}", "logged": _LOGGED_LOSSES if logs else ""}
     templates = {
         "claim": (_CLAIM, parts),
         "claim_lost": (_CLAIM, {**lost, "which": "{lost} AND {row}.{error} IS DISTINCT FROM {in_doubt_again}"}),
@@ -175,6 +197,7 @@ def compiled(name: str, outbox: Outbox, layout: Layout) -> dict[str, Composed]:
     }
     if layout.has("destination") and outbox.channel != "email":  # mails have one destination: their provider
         templates["claim_fair"] = (_CLAIM_FAIR, parts)
+        templates["claim_lost"] = (_CLAIM, {**templates["claim_lost"][1], "each": _EACH})
     return {each: put(template, named) for each, (template, named) in templates.items()}
 
 
@@ -194,6 +217,7 @@ def parts_of(name: str, outbox: Outbox, layout: Layout) -> Parts:
         "table": Identifier(*layout.table),
         "name": Literal(name),
         "limit": Literal(outbox.retry.limit),
+        "most_attempts": Literal(_LARGEST[layout.types["attempts"]]),
         "lease_seconds": Literal(outbox.lease.seconds),
         "in_doubt_words": Literal(IN_DOUBT),
         "in_doubt_again_words": Literal(IN_DOUBT_AGAIN),
@@ -214,10 +238,12 @@ def parts_of(name: str, outbox: Outbox, layout: Layout) -> Parts:
         "left": "coalesce({row}.{attempts}, 0) < {limit}" if outbox.retry.limit else "true",
         "alive": "({row}.{status} NOT IN ({terminal}) AND ({left} OR {in_flight}))",
         "lost": "{in_flight} AND (t.{lease} IS NULL OR t.{lease} + make_interval(secs => {lease_seconds}) <= now())",
+        "not_begun": " AND t.{id} <> ALL (%(begun)s::text[]::{id_type}[])",
         "claimed_row": _CLAIMED_ROW,
         "set_claimed": _SET_CLAIMED,
         "set_touched": "{updated_at} = clock_timestamp(), " if layout.has("updated_at") else "",
         "logged": "",
+        "each": "",
     }
     parts: Parts = {**columns, **types, **literals, **conditions, **_states(words.claimed), **_content(outbox, layout)}
     earlier = put(_EARLIER, parts | {"row": Identifier("e")}) if outbox.order == "key" else ""
@@ -266,12 +292,12 @@ def _content(outbox: Outbox, layout: Layout) -> Parts:
         "row_key": "t.{key}::text" if has("key") else "NULL",
         "row_type": "t.{type}::text" if has("type") else Literal(outbox.type),
         "row_payload": payload if has("payload") else "NULL::bytea",
+        "row_bytes": "NULL",
         "row_reference": "t.{reference}::text" if has("reference") else "NULL",
         "row_headers": "t.{headers}::text" if has("headers") else "NULL",
         "row_content_type": "t.{content_type}::text" if has("content_type") else Literal(media),
         "is_due": by_time if has("next_attempt_at") else by_lease,
-        "avoided": f" AND t.{{{destination}}} <> ALL (%(avoided)s::text[]::{{{destination}_type}}[])"
-        if has(destination) else "",
+        "avoided": f" AND t.{{{destination}}}::text <> ALL (%(avoided)s::text[])" if has(destination) else "",
         "created": "t.{created_at}" if has("created_at") else "t.{lease}",
         "order": ", ".join(f"t.{{{role}}}" for role in layout.order),
         "set_done": done if has("done_at") else "",

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from psycopg.sql import Composed
@@ -15,7 +15,7 @@ from ferryman.relay.described.rows import Claimed, RowEnd, Settling
 from ferryman.relay.described.statements import compiled
 from ferryman.relay.described.way_out import Room
 from ferryman.relay.store.backlog import Backlog
-from ferryman.runtime import postgres
+from ferryman.runtime import postgres, roles
 from ferryman.runtime.errors import Permanent, Transient
 from ferryman.runtime.postgres import Connection
 from ferryman.runtime.settings import Database
@@ -50,25 +50,23 @@ class Table:
 
     def claim(self, most: int, avoided: Collection[str] = ()) -> list[Claimed]:
         """Claim rows that are due, the oldest first."""
-        return self._claimed("claim", most, avoided)
+        return self._claimed("claim", Room(most, avoided))
 
-    def claim_lost(self, most: int, avoided: Collection[str] = (), *, twice: bool = False) -> list[Claimed]:
+    def claim_lost(self, most: int, room: Room | None = None, *, twice: bool = False) -> list[Claimed]:
         """Claim rows that another process left behind: for the first time, or the second time running and later."""
-        return self._claimed("claim_twice_lost" if twice else "claim_lost", most, avoided, lost=True)
+        room = replace(room or Room(most, each=most), most=most)
+        return self._claimed("claim_twice_lost" if twice else "claim_lost", room, lost=True)
 
     def claim_fair(self, room: Room, after: str | None) -> tuple[list[Claimed], str | None]:
         """Claim rows of the next destinations after this one. Return them, and where to go on; None is the start."""
-        values = {
-            "most": room.most, "avoided": list(room.avoided), "each": room.each, "after": after, "places": _MOST_PLACES,
-            "busy": list(room.busy), "in_flight": list(room.busy.values()),
-        }  # fmt: skip
-        found = self._run(self.statements["claim_fair"], values)
+        values = {"after": after, "places": _MOST_PLACES}
+        found = self._run(self.statements["claim_fair"], _values(room) | values)
         rows = [_row(columns[2:], lost=False) for columns in found if columns[2] is not None]
         more = len(rows) >= room.most or (found and found[0][1] >= _MOST_PLACES)
         return rows, str(found[0][0]) if more else None
 
-    def _claimed(self, name: str, most: int, avoided: Collection[str], *, lost: bool = False) -> list[Claimed]:
-        found = self._run(self.statements[name], {"most": most, "avoided": list(avoided)})
+    def _claimed(self, name: str, room: Room, *, lost: bool = False) -> list[Claimed]:
+        found = self._run(self.statements[name], _values(room))
         return sorted((_row(columns, lost=lost) for columns in found), key=lambda row: (row.created_us, row.id))
 
     def settle(self, what: Sequence[Settling], also: Callable[[Collection[str]], object] = lambda _: None) -> set[str]:
@@ -95,11 +93,14 @@ class Table:
             also(settled)
         return settled
 
-    def bury(self, also: Callable[[Sequence[Claimed]], object]) -> list[Claimed]:
-        """Give up rows that ended their relay each time. `also` is called with them in the same transaction."""
+    def bury(self, also: Callable[[Sequence[Claimed]], object], begun: Collection[str] = ()) -> list[Claimed]:
+        """Give up rows that ended their relay each time, except rows that we began.
+
+        `also` is called with them in the same transaction.
+        """
         with postgres.transaction(self.connection, self.limits) as cursor:
-            found = cursor.execute(self.statements["bury"], {"most": _MOST_GIVEN_UP}).fetchall()
-            rows = [_row(columns, lost=True) for columns in found]
+            found = cursor.execute(self.statements["bury"], {"most": _MOST_GIVEN_UP, "begun": list(begun)}).fetchall()
+            rows = [_row(columns, lost=True, sent=False) for columns in found]
             also(rows)
         return rows
 
@@ -116,7 +117,9 @@ class Table:
             return cursor.execute(statement, values).fetchall()
 
 
-def open_table(connection: Connection, name: str, outbox: Outbox, limits: Database) -> Table:
+def open_table(
+    connection: Connection, name: str, outbox: Outbox, limits: Database, most_content_bytes: int | None = None
+) -> Table:
     """Return the table; raise Misconfigured, with the DDL that mends it, if it does not fit its description."""
     with postgres.translated():
         live, owner = look(connection, outbox), outbox.table.partition(".")[0]
@@ -124,7 +127,7 @@ def open_table(connection: Connection, name: str, outbox: Outbox, limits: Databa
             chains.check(connection, (owner,))  # one of ours: its migrations make it
         layout = fit(name, outbox, live)
         check_words(connection, name, outbox, layout.types["status"])
-    return Table(connection, compiled(name, outbox, layout), limits, layout)
+    return Table(connection, compiled(name, outbox, layout, most_content_bytes), limits, layout)
 
 
 @contextmanager
@@ -140,13 +143,25 @@ def refusals_are_the_tables(outbox: str) -> Iterator[None]:
         ) from error  # fmt: skip
 
 
-def _row(columns: Sequence[Any], *, lost: bool) -> Claimed:
-    """Return the row, with an empty key or payload where it has none: a null would be a tombstone."""
+def _values(room: Room) -> dict[str, Any]:
+    return {
+        "most": room.most, "avoided": list(room.avoided), "each": room.each, "busy": list(room.busy),
+        "in_flight": list(room.busy.values()), "begun": list(room.begun),
+    }  # fmt: skip
+
+
+def _row(columns: Sequence[Any], *, lost: bool, sent: bool = True) -> Claimed:
+    """Return the row, with an empty key or payload where it has none: a null would be a tombstone.
+
+    A row that is not to be sent has no headers: they may be what ended its relay.
+    """
     (ce_id, topic, key, kind, payload, headers, content_type, created_us, attempts, claimed_at, error, status,
-     reference) = columns  # fmt: skip
+     reference, size) = columns  # fmt: skip
+    read, flaw = _headers(headers) if sent else (None, None)
     return Claimed(
-        ce_id, topic or "", key or "", kind or "", bytes(payload or b""), _headers(headers), content_type,
-        created_us or 0, attempts, claimed_at, error, status, lost, reference,
+        ce_id, topic or "", key or "", kind or "", bytes(payload or b""), read, content_type,
+        created_us or 0, attempts, claimed_at, error, status, lost, reference, flaw,
+        None if payload is not None else size,
     )  # fmt: skip
 
 
@@ -155,12 +170,27 @@ def _recorded(outcome: Outcome | None) -> str:
     return "unknown" if getattr(outcome, "in_doubt", False) else WORDS.get(type(outcome), "released")
 
 
-def _headers(text: str | None) -> str | None:
-    """Return the headers as an object of strings. Other values are JSON-encoded; anything but an object is ignored."""
-    given = json.loads(text) if text else None
-    if not isinstance(given, dict):
-        return None
-    return json.dumps({
-        name: value if isinstance(value, str) else json.dumps(value)
-        for name, value in given.items() if value is not None
-    })  # fmt: skip
+def _headers(text: str | None) -> tuple[str | None, str | None]:
+    """Return the headers as an object of strings, or else why they cannot be read.
+
+    Other values are JSON-encoded; anything but an object is ignored.
+    """
+    try:
+        given = json.loads(text) if text else None
+        if not isinstance(given, dict):
+            return None, None
+        texts = {
+            name: value if isinstance(value, str) else json.dumps(value)
+            for name, value in given.items() if value is not None
+        }  # fmt: skip
+    except (ValueError, RecursionError):  # PostgreSQL takes longer numbers and deeper nesting than Python does
+        return None, "the headers have a number that is too long, or are nested too deeply"
+    return json.dumps(texts), None
+
+
+def needed_role(outbox: Outbox) -> str | None:
+    """Return the role that delivers the outbox: the owner's own, for a table of one of our systems."""
+    owner = outbox.table.partition(".")[0]
+    if outbox.channel == "kafka":
+        return roles.needed(roles.RUN_RELAY)
+    return chains.worker_role(owner) if owner in chains.owners() else roles.needed(roles.RUN_COURIER)

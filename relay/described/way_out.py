@@ -17,8 +17,10 @@ class Room:
     most: int
     avoided: Collection[str] = ()
     each: int = 0
-    """The most rows of one destination, if rows name theirs; `busy` has how many of these are under way."""
+    """The most rows of one destination, if rows name theirs; `busy` has how many of these it may not have now."""
     busy: Mapping[str, int] = field(default_factory=dict)
+    begun: Collection[str] = ()
+    """The ids of the rows under way: they are not lost, even if their leases expired while the database was away."""
 
 
 class SentRow(NamedTuple):

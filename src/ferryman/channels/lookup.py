@@ -50,7 +50,11 @@ class DaemonLookups:
             with suppress(RuntimeError):  # the loop has ended
                 loop.call_soon_threadsafe(finish, found, failed)
 
-        threading.Thread(target=look_up, name=f"resolve-{host[:40]}", daemon=True).start()
+        try:
+            threading.Thread(target=look_up, name=f"resolve-{host[:40]}", daemon=True).start()
+        except BaseException:  # no more threads may start: nothing will call `finish`
+            self._free.release()
+            raise
         if not (found := await answer):
             raise OSError("the name has no address")  # aiohttp takes an empty list for a bug of its own
         return found

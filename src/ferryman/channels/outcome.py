@@ -11,12 +11,14 @@ Match them exhaustively. The words of an error may be stored and shown to the ro
 address of our own network. A code is a label of metrics: a fixed list, and never a destination.
 """
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from ferryman.message import Message
+from ferryman.runtime.redaction import stored_error
 
 
 class Code(StrEnum):
@@ -169,3 +171,23 @@ WORDS: Mapping[type, str] = {
     Held: "held",
 }  # fmt: skip
 """The word of each outcome in the attempt log and in metrics."""
+
+
+def storable(outcome: Outcome) -> Outcome:
+    """Return the outcome as the database can hold it. Raise an error if that is not possible."""
+    changed: dict[str, Any] = {
+        name: _text(given) for name in ("code", "reference", "excerpt")
+        if (given := getattr(outcome, name, None)) is not None and type(given) is not Code
+    }  # fmt: skip
+    if not isinstance(outcome, Delivered):
+        changed["error"] = stored_error(_text(outcome.error)) or type(outcome.error).__name__
+    if (after := getattr(outcome, "after_seconds", None)) is not None:
+        changed["after_seconds"] = seconds = float(after)
+        if not math.isfinite(seconds):
+            raise ValueError(f"{seconds} is not a number of seconds")
+    return replace(outcome, **changed) if changed else outcome
+
+
+def _text(given: object) -> str:
+    """Return text that PostgreSQL takes: without NUL, and without half characters."""
+    return str(given).replace("\0", "").encode("utf-8", "replace").decode()

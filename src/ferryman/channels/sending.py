@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, Self
 import structlog
 
 from ferryman.channels.model import Channel
-from ferryman.channels.outcome import Code, Outcome, Retry, Unknown
+from ferryman.channels.outcome import Code, Outcome, Retry, Unknown, storable
 from ferryman.runtime.errors import FerrymanError, Unreachable
 from ferryman.runtime.logs import frames
 
@@ -85,7 +85,7 @@ class Sending:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
         self._why_not: str | None = "the channel is not open"
-        self._thread = threading.Thread(target=self._main, name=f"sending-{name}", daemon=True)
+        self._thread = self._new_thread()
 
     def __enter__(self) -> Self:
         self.open()
@@ -95,12 +95,18 @@ class Sending:
         self.close()
 
     def open(self) -> None:
-        """Start the thread and open the channel. Raise what the channel raises."""
-        self._thread.start()
+        """Start the thread and open the channel. Raise what the channel raises; then it may be opened again."""
+        if self._opened.done() and not self._thread.is_alive():
+            self._opened, self._thread = Future(), self._new_thread()
+        if self._thread.ident is None:
+            self._thread.start()
         try:
             self._opened.result(self._deadline + _GRACE_SECONDS)
         except TimeoutError as error:
             raise Unreachable(f"the channel {self._name} did not open within {self._deadline:g} s") from error
+
+    def _new_thread(self) -> threading.Thread:
+        return threading.Thread(target=self._main, name=f"sending-{self._name}", daemon=True)
 
     def why_not(self) -> str | None:
         """Return why nothing can be sent, or None."""
@@ -308,12 +314,12 @@ class _Flights:
         """Return the channel's outcome. A bug of the channel is the item's failure, and never ends the loop."""
         try:
             outcome = await self._channel.send(item.what)
+            if isinstance(outcome, Outcome):
+                return storable(outcome)
         except asyncio.CancelledError:
             raise
         except BaseException as error:  # SystemExit as well: it would end the loop of all other sends
             return self._bug(error)
-        if isinstance(outcome, Outcome):
-            return outcome
         return self._bug(TypeError(f"{type(outcome).__name__} is not an outcome"))
 
     def _bug(self, error: BaseException) -> Retry:

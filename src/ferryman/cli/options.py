@@ -18,13 +18,13 @@ from click.shell_completion import CompletionItem
 from ferryman.cli import wiring
 from ferryman.cli.output import CommandResult, json_option, say
 from ferryman.relay.admin import described_rows
-from ferryman.relay.described.service import source_of
-from ferryman.relay.source import sources
+from ferryman.relay.source import source_of, sources
 from ferryman.runtime import postgres, roles
 from ferryman.runtime.desk import Act, Desk
 from ferryman.runtime.errors import Exit, Misconfigured, Transient
 from ferryman.runtime.settings import Settings
 from ferryman.runtime.settings_relay import source_setting
+from ferryman.runtime.times import EndlessTimes
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -185,6 +185,7 @@ def open_named(context: click.Context, called: str, source: str | None) -> Itera
 def open_rows(context: click.Context, called: str, source: str | None) -> Iterator[described_rows.RowDesk]:
     """Connect for a person to a described outbox whose table fits its description."""
     with open_named(context, called, source) as (desk, named):
+        desk.connection.adapters.register_loader("timestamptz", EndlessTimes)
         yield described_rows.open_rows(desk, called, named.name, named.outbox)
 
 

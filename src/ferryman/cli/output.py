@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ferryman.runtime.errors import Exit
-from ferryman.runtime.times import moment
+from ferryman.runtime.times import iso, moment
 
 if TYPE_CHECKING:
     from ferryman.runtime.desk import Story
@@ -123,7 +123,7 @@ def shortened(text: str, most: int = 60) -> str:
 
 
 def with_iso_times(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value.isoformat() if isinstance(value, datetime) else value for name, value in row.items()}
+    return {name: iso(value) if isinstance(value, datetime) else value for name, value in row.items()}
 
 
 def decoded(raw: bytes | None) -> tuple[str | None, str | None]:

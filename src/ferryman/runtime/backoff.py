@@ -21,12 +21,7 @@ class Backoff:
         if not (0 < self.base_seconds <= self.cap_seconds and 0 <= self.jitter <= 1):
             raise ValueError(f"a backoff needs 0 < base <= cap and a jitter from 0 to 1, not {self}")
 
-    def delay_seconds(self, attempts: int, *, dice: float = 0.0, retry_after_seconds: float = 0.0) -> float:
-        """Return the wait after this many failed attempts.
-
-        `dice` in [0, 1) takes up to `jitter` off the wait. A longer `retry_after_seconds`, which the other side asked
-        for, wins, up to the cap.
-        """
+    def delay_seconds(self, attempts: int, *, dice: float = 0.0) -> float:
+        """Return the wait after this many failed attempts. `dice` in [0, 1) takes up to `jitter` off it."""
         power = min(max(attempts - self.offset, 0), _LARGEST_POWER)
-        wait = min(self.cap_seconds, self.base_seconds * 2.0**power) * (1 - self.jitter * dice)
-        return max(wait, min(retry_after_seconds, self.cap_seconds))
+        return min(self.cap_seconds, self.base_seconds * 2.0**power) * (1 - self.jitter * dice)

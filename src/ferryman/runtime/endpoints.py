@@ -35,7 +35,7 @@ def why_no_endpoint(scheme: str, authority: str, host: str | None) -> str | None
     if scheme not in ("http", "https"):
         return "does not begin with http:// or https://"
     if "@" in authority:
-        return "has a user or a password: use a secret or a bearer token"
+        return "has a user or a password, which a URL may not have here"
     if not host:
         return "has no host"
     return None

@@ -1,6 +1,10 @@
 """Times in a form for people."""
 
-from datetime import datetime
+from datetime import UTC, datetime
+
+import psycopg
+from psycopg.abc import Buffer
+from psycopg.types.datetime import TimestamptzLoader
 
 _UNITS = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
 
@@ -16,5 +20,23 @@ def span(seconds: float) -> str:
     return " ".join(parts[:2])
 
 
+_ENDLESS = {datetime.max.replace(tzinfo=UTC): "infinity", datetime.min.replace(tzinfo=UTC): "-infinity"}
+_AFTER, _BEFORE = _ENDLESS
+
+
+class EndlessTimes(TimestamptzLoader):
+    """A loader for people, which takes times outside Python's years, as `infinity` is, for the last or the first."""
+
+    def load(self, data: Buffer) -> datetime:
+        try:
+            return super().load(data)
+        except psycopg.DataError:
+            return _BEFORE if bytes(data).startswith(b"-") or bytes(data).endswith(b"BC") else _AFTER
+
+
+def iso(when: datetime) -> str:
+    return _ENDLESS.get(when) or when.isoformat()
+
+
 def moment(when: datetime) -> str:
-    return when.astimezone().isoformat(sep=" ", timespec="seconds")
+    return _ENDLESS.get(when) or when.astimezone().isoformat(sep=" ", timespec="seconds")

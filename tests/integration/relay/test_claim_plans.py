@@ -14,7 +14,8 @@ from ferryman.services.runner.runner_settings import RunnerSettings, described
 from support.hooks import HookTable
 
 MANY = 200_000
-VALUES = {"most": 16, "avoided": [], "after": None, "places": 256, "busy": [], "in_flight": [], "each": 8}
+VALUES = {"most": 16, "avoided": [], "after": None, "places": 256, "busy": [], "in_flight": [], "each": 8,
+          "begun": []}  # fmt: skip
 OF_LOST_ROWS = ("claim_lost", "claim_twice_lost", "bury")
 
 # The other rows: done; due; and waiting for their next attempt. Each has a status, and the hours until it is due.

@@ -80,7 +80,16 @@ def test_the_indexes_that_check_names_serve_the_plan_of_a_claim(hooks: HookTable
         hooks.db.execute(flaw.ddl.encode())
     assert examine(hooks.db, "hooks", outbox) == []
     hooks.db.execute("ANALYZE shop.hooks; SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_sort = off")
-    values = {"most": 10, "avoided": [], "each": 8, "after": None, "places": 9, "busy": [], "in_flight": []}
+    values = {
+        "most": 10,
+        "avoided": [],
+        "each": 8,
+        "after": None,
+        "places": 9,
+        "busy": [],
+        "in_flight": [],
+        "begun": [],
+    }
     statements = compiled("hooks", outbox, fit("hooks", outbox, look(hooks.db, outbox)))
     for name in (
         "claim_fair" if "claim_fair" in statements else "claim",

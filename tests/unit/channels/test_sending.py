@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import structlog
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from ferryman.channels.outcome import Code, Delivered, Outcome, Retry, Unknown
 from ferryman.channels.sending import Item, Sending
-from ferryman.runtime.errors import FerrymanError
+from ferryman.runtime.errors import FerrymanError, Unreachable
 from support.sending import Gated, collect, items
 
 LONG = 30.0
@@ -330,6 +330,42 @@ def test_error_of_open_is_raised_where_it_was_opened() -> None:
 
     with pytest.raises(FerrymanError, match="no such thing"):
         Sending(Broken()).open()
+
+
+def test_channel_whose_open_failed_is_opened_again() -> None:
+    class Late(Answering):
+        failures = 1
+
+        async def open(self) -> None:
+            if self.failures:
+                self.failures -= 1
+                raise Unreachable("not yet")
+
+    sending = Sending(Late(), deadline_seconds=LONG)
+    with pytest.raises(Unreachable):
+        sending.open()
+    sending._thread.join(LONG)
+    with sending:
+        sending.begin([Item(1, Delivered)])
+        assert collect(sending, 1)[1].outcome == Delivered()
+
+
+@pytest.mark.parametrize(
+    ("given_outcome", "stored"),
+    [
+        (Retry("bad \0 text", excerpt="\0x"), Retry("bad text", excerpt="x")),
+        (Delivered("\ud800", "\ud800"), Delivered("?", "?")),
+        (Retry(cast("str", ValueError())), Retry("ValueError")),
+        (Retry("late", after_seconds=cast("float", "12")), Retry("late", after_seconds=12.0)),
+        (Retry("late", after_seconds=cast("float", "soon")), Retry("the channel raised ValueError", Code.CHANNEL_BUG)),
+        (Retry("late", after_seconds=float("nan")), Retry("the channel raised ValueError", Code.CHANNEL_BUG)),
+    ],
+)
+def test_outcome_is_made_storable_or_is_the_channels_bug(given_outcome: Outcome, stored: Outcome) -> None:
+    """N10: the database would refuse it, and with it all outcomes that are settled together."""
+    with Sending(Answering(), deadline_seconds=LONG) as sending:
+        sending.begin([Item(1, lambda: given_outcome)])
+        assert collect(sending, 1)[1].outcome == stored
 
 
 def test_ended_returns_at_once_if_nothing_is_held() -> None:

@@ -72,7 +72,14 @@ def test_jitter_shortens_a_wait_and_retry_after_lengthens_it() -> None:
     waiting = outbox(retry={"base_seconds": 10, "cap_seconds": 300, "jitter": 0.5})
     assert settling(waiting, row(1), Retry("r"), dice=0.5).wait_seconds == 7.5
     assert settling(waiting, row(1), Retry("r", after_seconds=60), dice=0.5).wait_seconds == 60
-    assert settling(waiting, row(1), Retry("r", after_seconds=3600)).wait_seconds == 300
+    assert settling(waiting, row(1), Retry("r", after_seconds=1)).wait_seconds == 10
+
+
+def test_retry_after_is_kept_beyond_the_cap_of_retries_up_to_a_week() -> None:
+    """The channel bounds what a receiver may ask for; a week bounds what a channel of a user's own may."""
+    waiting = outbox(retry={"base_seconds": 10, "cap_seconds": 300})
+    assert settling(waiting, row(1), Retry("r", after_seconds=3600)).wait_seconds == 3600
+    assert settling(waiting, row(1), Retry("r", after_seconds=1e300)).wait_seconds == 604_800
 
 
 def test_without_a_word_for_dead_rows_stay_pending_and_rejected_ones_are_retried() -> None:

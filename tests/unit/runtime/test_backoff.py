@@ -20,13 +20,6 @@ def test_offset_zero_is_the_formula_base_times_two_to_the_attempts() -> None:
     assert [backoff.delay_seconds(n) for n in (0, 1, 2)] == [10, 20, 40]
 
 
-def test_a_longer_retry_after_wins_up_to_the_cap() -> None:
-    backoff = Backoff(base_seconds=1, cap_seconds=60)
-    assert backoff.delay_seconds(1, retry_after_seconds=30) == 30
-    assert backoff.delay_seconds(1, retry_after_seconds=0.1) == 1
-    assert backoff.delay_seconds(1, retry_after_seconds=9999) == 60
-
-
 @given(attempts, dice, st.floats(min_value=0, max_value=1))
 def test_the_wait_is_never_past_the_cap_and_jitter_only_shortens(n: int, roll: float, jitter: float) -> None:
     plain = Backoff(base_seconds=0.5, cap_seconds=300)

@@ -8,10 +8,14 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
 import aiohttp
 import structlog
+from aiohttp.client_proto import ResponseHandler
 from aiohttp.connector import Connection
+from aiohttp.http_exceptions import HttpProcessingError
 from yarl import URL
 
 from ferryman.channels.http.failure import is_before_any_answer, no_answer
@@ -34,6 +38,8 @@ _MOST_KEPT_ORIGINS = 256
 """Connections are kept to so many origins at once, so that thousands of destinations do not use up the open files."""
 _MOST_ANSWER_BYTES = 4096
 _MOST_EXCERPT_CHARACTERS = 1024
+_MOST_INTERIM_ANSWERS = 20
+"""More answers such as `100 Continue` before the real one are not read: a server could send them for ever."""
 _LARGE_BYTES = 1 << 20
 """aiohttp sends a larger body in parts if it is a file, so that the other sends go on meanwhile."""
 _THREADS_PER_SLOT = 8
@@ -162,7 +168,7 @@ class HttpChannel:
         return no_answer(error, self._settings)
 
     def _session(self, resolver: DaemonResolver, *, keep: bool) -> aiohttp.ClientSession:
-        connector = aiohttp.TCPConnector(
+        connector = _Connector(
             resolver=resolver,
             socket_factory=self._guard.make_socket,
             ssl=self._tls or True,  # without one of ours, certificates are checked as the system does
@@ -181,6 +187,28 @@ class HttpChannel:
             read_bufsize=_MOST_ANSWER_BYTES,
             request_class=_Request,
         )
+
+
+class _Protocol(ResponseHandler):
+    """A connection that takes so many interim answers of one request."""
+
+    interim = 0
+
+    async def read(self) -> Any:
+        found = message, _ = await super().read()
+        self.interim = self.interim + 1 if message.code < 200 else 0
+        if self.interim > _MOST_INTERIM_ANSWERS:
+            raise HttpProcessingError(message="too many interim answers")
+        return found
+
+
+class _Connector(aiohttp.TCPConnector):
+    """A connector whose connections are bounded. aiohttp has no public name for what makes them."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        make: Callable[..., ResponseHandler] = _Protocol
+        self._factory = partial(make, loop=self._loop)
 
 
 class _Request(aiohttp.ClientRequest):

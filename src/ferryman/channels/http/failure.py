@@ -1,4 +1,4 @@
-"""The meaning of an error that came before there was an answer. The words name no address."""
+"""The meaning of an error that came before there was an answer. The words name no address, and repeat no answer."""
 
 import errno
 import socket
@@ -20,7 +20,11 @@ _KINDS: tuple[tuple[type[Exception], Code, str], ...] = (
     (aiohttp.ClientConnectorCertificateError, Code.TLS_FAILED, "no TLS connection: {reason}"),
     (aiohttp.ClientSSLError, Code.TLS_FAILED, "no TLS connection: {reason}"),
     (aiohttp.ClientConnectorError, Code.CONNECTION_FAILED, "no connection: {reason}"),
-    (aiohttp.ClientResponseError, Code.ANSWER_INVALID, "the answer is not valid HTTP: {reason}"),
+    (
+        aiohttp.ClientResponseError,
+        Code.ANSWER_INVALID,
+        "the answer is not valid HTTP, or has too many or too long headers",
+    ),
     (Exception, Code.CONNECTION_LOST, "the connection was closed before there was an answer"),
 )
 
@@ -49,8 +53,6 @@ def _reason(error: Any, code: Code) -> str:
             return error.os_error.reason or "the handshake failed"
         case Code.NAME_NOT_RESOLVED:
             return "there is no such name" if error.os_error.errno == socket.EAI_NONAME else "DNS gave no answer"
-        case Code.ANSWER_INVALID:
-            return str(error.message)
         case _:
             return errno.errorcode.get(getattr(error, "errno", None) or 0, "refused or closed")
 

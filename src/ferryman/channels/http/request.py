@@ -7,6 +7,7 @@ from typing import NamedTuple
 from yarl import URL
 
 from ferryman.channels.http.signing import is_signable, signed_headers
+from ferryman.channels.http.verdict import body_too_large
 from ferryman.channels.model import Post
 from ferryman.channels.outcome import Code, Rejected
 from ferryman.runtime.endpoints import InvalidSecret, why_no_endpoint
@@ -68,8 +69,7 @@ def parsed(text: str) -> URL | Rejected:
 
 def _problems(post: Post, most_body_bytes: int) -> Iterator[Rejected]:
     if len(post.body) > most_body_bytes:
-        words = f"the body has {len(post.body)} bytes, and http.max_body_bytes allows {most_body_bytes}"
-        yield Rejected(words, Code.BODY_TOO_LARGE)
+        yield body_too_large(len(post.body), most_body_bytes)
     if not is_signable(post.id):
         words = "the id must be 1 to 256 visible ASCII characters without a dot"
         yield Rejected(words, Code.ID_INVALID)

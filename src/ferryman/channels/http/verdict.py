@@ -17,6 +17,11 @@ _RETRIED = {408: Code.ANSWER_RETRY, 425: Code.ANSWER_RETRY, 429: Code.RATE_LIMIT
 _MOST_DIGITS = 12
 
 
+def body_too_large(size: int, most: int) -> Rejected:
+    """Return the outcome of a body that is larger than `http.max_body_bytes`."""
+    return Rejected(f"the body has {size} bytes, and http.max_body_bytes allows {most}", Code.BODY_TOO_LARGE)
+
+
 def verdict(
     status: int, *, retry_after: str | None, now: float, cap_seconds: float, excerpt: str | None = None
 ) -> Outcome:
