@@ -253,7 +253,8 @@ class ConsumerLoop:
         other = self.partitions.another(record)
         works = None if other is None else self._works(lent, other, cause)
         if works is not None:
-            return not works
+            came = works and isinstance(error, NotThere) and self._works(lent, record, cause)  # since it was tried
+            return not works or bool(came)
         recently = isinstance(error, NotThere) and worked_at > self.clock() - _RECENT_SECONDS
         if not recently and self.partitions.share(record):
             return True
