@@ -239,6 +239,10 @@ class Failures:
         self.hold(buffer, record, error, now)
         return True
 
+    def knows(self, record: Record, error: Failure, now: float) -> bool:
+        """Return True if such an error was a message's own fault lately."""
+        return self._known.get(_kind_of(record, error), 0.0) > now
+
     def hold(self, buffer: PartitionBuffer, record: Record, error: Failure, now: float) -> None:
         """Hold the partition for a while, longer each time. A `Retry` may ask for more, within `retry_seconds`.
 
@@ -248,7 +252,7 @@ class Failures:
         buffer.problem = str(error) if isinstance(error, Undecided) else buffer.problem
         buffer.attempts += 1
         wait = _BACKOFF.delay_seconds(buffer.attempts)
-        if self._known.get(_kind_of(record, error), 0.0) > now:
+        if self.knows(record, error, now):
             wait = 0.0
         if isinstance(error, NotNow):
             since = now if buffer.failing_since is None else buffer.failing_since

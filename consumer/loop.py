@@ -253,8 +253,10 @@ class ConsumerLoop:
         other = self.partitions.another(record)
         works = None if other is None else self._works(lent, other, cause)
         if works is not None:
-            came = works and isinstance(error, NotThere) and self._works(lent, record, cause)  # since it was tried
-            return not works or bool(came)
+            if other and works and isinstance(error, NotThere) and not self.failures.knows(record, error, self.clock()):
+                works = not self._works(lent, record, cause)  # what it needs may have come since it was tried
+                self.partitions.worked[record.header(headers.TYPE)] = other
+            return not works
         recently = isinstance(error, NotThere) and worked_at > self.clock() - _RECENT_SECONDS
         if not recently and self.partitions.share(record):
             return True
