@@ -1,6 +1,5 @@
 """The `Consumer` that an adopter writes: its topics, and a handler for each type of message."""
 
-import re
 from collections.abc import Callable, Sequence
 from inspect import iscoroutinefunction
 from typing import Any, Literal, TypeAlias, TypeVar, get_args
@@ -8,6 +7,7 @@ from typing import Any, Literal, TypeAlias, TypeVar, get_args
 from ferryman.consumer.model import BY_ID, BY_SOURCE_AND_ID, Done, Outcome, Received
 from ferryman.message import Refused
 from ferryman.runtime.errors import Misconfigured
+from ferryman.runtime.user_functions import check_name
 
 One: TypeAlias = Callable[[Any, Received], Outcome]
 Many: TypeAlias = Callable[[Any, Sequence[Received]], Sequence[Outcome]]
@@ -20,9 +20,6 @@ AfterT = TypeVar("AfterT", bound=AfterCommit)
 
 Mode = Literal["effectively_once", "at_most_once"]
 Unknown = Literal["ignore", "reject"]
-
-_NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
-"""Kafka takes these names for groups, and as parts of names of topics."""
 
 
 class Consumer:
@@ -46,11 +43,7 @@ class Consumer:
         rereport: bool = True,
         id_from: Sequence[str] = BY_ID,
     ) -> None:
-        if not _NAME.fullmatch(name):
-            raise Misconfigured(
-                f"{name!r} is not a valid name for a consumer",
-                remedy="use ASCII letters, digits, dots, underscores and hyphens, 100 at most",
-            )
+        check_name("consumer", name)
         if isinstance(topics, str) or not topics:
             raise Misconfigured(f"the consumer {name} has no topics", remedy="name them: topics=['orders']")
         for setting, given, known in (("mode", mode, get_args(Mode)), ("unknown", unknown, get_args(Unknown))):

@@ -5,7 +5,6 @@ the one message that fails alone. Only failures of that message are counted, and
 that other messages share is not the message's: it waits for as long as that is so.
 """
 
-import re
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -26,6 +25,7 @@ from ferryman.runtime import postgres
 from ferryman.runtime.backoff import Backoff
 from ferryman.runtime.errors import Misconfigured, Transient, Unreachable
 from ferryman.runtime.settings import ConsumerSettings
+from ferryman.runtime.user_code import words_of
 from ferryman.schemas import headers
 
 log = structlog.get_logger(__name__)
@@ -33,8 +33,6 @@ log = structlog.get_logger(__name__)
 BUG, TIMED_OUT = "BUG", "TIMED_OUT"
 SWALLOWED = "it swallowed a database error: nothing of the transaction can be kept"
 ENDED = "it ended the transaction: only the runtime commits"
-# The parts of an error that quote another's words or values: SQLAlchemy adds "[SQL: ...]", or the error before.
-_QUOTED = re.compile(r"\n(?:DETAIL|HINT|CONTEXT|LINE \d+): |\[(?:SQL|parameters): |Original exception was: ")
 _ABORTED, _DEMOTED = "25P02", "25006"
 _OURS = f"{Path(__file__).parent}/"
 _MOST_CALLS = 20
@@ -116,15 +114,6 @@ def connection_gone(lent: HandlerConnection, said: str = "") -> Exception:
     if lent.connection.broken:
         return SessionLost(f"the connection to PostgreSQL was lost while a handler ran{said}")
     return HandlerFailed("it closed the connection: that is the runtime's")
-
-
-def words_of(error: BaseException) -> str:
-    """Return an error for logs and receipts, without the statements, parameters and rows that databases quote (N14)."""
-    inner = getattr(error, "orig", None)  # SQLAlchemy's errors hold the driver's, and quote the statement
-    error = inner if isinstance(inner, BaseException) else error
-    if not isinstance(error, psycopg.Error):
-        return f"{type(error).__name__}: {_QUOTED.split(str(error), 1)[0].rstrip()}"
-    return f"{type(error).__name__}: {postgres.said(error)}" + (f" ({error.sqlstate})" if error.sqlstate else "")
 
 
 def calls_of(error: Exception) -> list[str]:

@@ -17,7 +17,8 @@ from ferryman.runtime.postgres import Connection
 
 _SCHEMA = "ferryman"
 _PUBLIC = ""
-_CONSUMER = "ferryman_consumer"
+_USUAL = {"consumer": "ferryman_consumer", "machine": "ferryman_consumer", "outbox": "ferryman_courier"}
+"""The role that has the names which are not bound, by kind: that of a bound name is granted the same."""
 _GUARDED = ("own", "unbound", "read")
 """The policies that `ferryman.guard_by_name` creates."""
 
@@ -165,8 +166,8 @@ def missing(connection: Connection, files: Mapping[str, Iterable[str]], engine: 
         for text in texts:
             chains.setdefault(owner, Stated()).read(text, chains[engine])
     wanted = {right: None for stated in chains.values() for right in stated.granted}
-    for *_, role in bound(connection):
-        wanted |= dict.fromkeys(chains[engine].like(_CONSUMER, role) if role else ())
+    for kind, *_, role in bound(connection):
+        wanted |= dict.fromkeys(chains[engine].like(_USUAL[kind], role) if role else ())
     schemas = {"schemas": sorted({right.name.partition(".")[0] for right in wanted})}
     present = {Right(*row) for row in connection.execute(_PRESENT, schemas).fetchall()}
     places = {right.place for right in present}
@@ -183,9 +184,9 @@ def missing(connection: Connection, files: Mapping[str, Iterable[str]], engine: 
 
 
 def check_name(connection: Connection, kind: str, name: str) -> None:
-    """Refuse a login that is no member of the role that a consumer or a machine is bound to.
+    """Refuse a login that is no member of the role that a consumer, a machine or a described outbox is bound to.
 
-    Errors on this connection name that role from now on, or that of consumers, where a privilege is missing.
+    Errors on this connection name that role from now on, or that of all consumers, where a privilege is missing.
     """
     login, role, may = postgres.row(connection.execute(_ROLE_OF, {"kind": kind, "name": name}))
     if role and not may:
@@ -193,7 +194,8 @@ def check_name(connection: Connection, kind: str, name: str) -> None:
             f"the {kind} {name} is bound to the role {role}, and this login is {login}",
             remedy=f"GRANT {role} TO {login}, or connect with a login that has it (docs/roles.md)",
         )
-    postgres.expect(connection, role or _CONSUMER)
+    if role or kind != "outbox":  # those of a described outbox name the role that delivers it
+        postgres.expect(connection, role or _USUAL[kind])
 
 
 def bound(connection: Connection) -> list[tuple[str, str, str, str | None]]:

@@ -51,6 +51,8 @@ RETRYING = _METERS.gauge("retrying_entries", "Entries that are tried again later
 WAITING = _METERS.gauge(
     "parked_entries", "Entries that wait behind another of their key, or for their topic, at this moment."
 )
+CLAIMED = _METERS.gauge("claimed_entries", "Rows of described outboxes that are being sent.")
+HELD = _METERS.gauge("held_entries", "Rows that may have been sent, and wait for a person: `ferryman outbox resolve`.")
 DEAD = _METERS.gauge("failed_entries", "Entries that are FAILED at this moment: replay or discard them.")
 
 MEASURED = _METERS.gauge(
@@ -75,6 +77,9 @@ IN_FLIGHT = _METERS.gauge("in_flight", "Rows that a courier sends, or has claime
 SEND_SECONDS = _METERS.histogram("send_seconds", "How long a courier's send took, without its wait.", _BY_SOURCE)
 ANSWERS = _METERS.counter(
     "answers_total", "Sends of a courier that ended, by outcome and code.", ["source", "outcome", "code"]
+)
+HELD_DESTINATIONS = _METERS.gauge(
+    "held_destinations", "Destinations that a courier's function `held` holds back: their rows wait.", _BY_SOURCE
 )
 
 
@@ -142,7 +147,7 @@ def backlog(source: str, rows: Iterable[Backlog]) -> None:
         shown.setdefault(_shown(row.topic), []).append(row)
     for gauge, name, joined in (
         (PENDING, "pending", sum), (OLDEST, "oldest_age_seconds", max), (RETRYING, "retrying", sum),
-        (WAITING, "parked", sum), (DEAD, "failed", sum),
+        (WAITING, "parked", sum), (DEAD, "failed", sum), (CLAIMED, "claimed", sum), (HELD, "held", sum),
     ):  # fmt: skip
         known = {
             sample.labels["topic"]

@@ -1,196 +1,213 @@
 """The engine of sagas: results and timeouts move each saga once, in one transaction with the messages that follow."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Generic, NamedTuple
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, NamedTuple, cast
 
-from pydantic import SecretStr
-
-from ferryman.consumer.kafka.consumer_topics import retry_topic
 from ferryman.consumer.model import Done, Outcome, Received
-from ferryman.message import Message, Refused
-from ferryman.outbox import append_many
-from ferryman.runtime.errors import Misconfigured, Transient
+from ferryman.message import Message, Refused, only_messages
+from ferryman.outbox import append_many, refuse_autocommit
+from ferryman.runtime.errors import Transient
 from ferryman.runtime.postgres import Connection
 from ferryman.saga import metrics
-from ferryman.saga.machine import Machine
-from ferryman.saga.moves import Key, Move, RowT, Stray
-from ferryman.saga.store import Moved, SagaStore
+from ferryman.saga.answers import KEEP, Answer, Go, Key, Row, RowT
+from ferryman.saga.declaration import Saga
+from ferryman.saga.store import Moved, SagaStore, Stray
 
 
-class ResultSource(NamedTuple):
-    """A topic that results come from, and the consumer that reads it."""
+class Started(NamedTuple, Generic[RowT]):
+    """A saga that was to be started: how it stands, and whether it is new."""
 
-    consumer: str
-    topic: str
-
-
-@dataclass(frozen=True, slots=True)
-class Results:
-    """The source from which each type of result is believed, and the saga that a result belongs to.
-
-    A writer of one topic must not decide about the results of another; requeued results come by the consumer's retry
-    topic. Topics with different writers need different consumers: a consumer knows a message by its id alone, so one
-    writer could use up the ids of another.
-    """
-
-    sources: Mapping[str, ResultSource]
-    of: Callable[[Received], Key]
-
-    def believes(self, result: Received) -> bool:
-        """Return True if the result came from the source of its type."""
-        source = self.sources.get(result.type)
-        return source is not None and result.topic in (source.topic, retry_topic(source.topic, source.consumer))
+    row: RowT
+    is_new: bool
 
 
-class Sagas(Generic[RowT]):
-    """A saga as a service declares it: the machine, its row, the sources of results, and two pure rules.
+class SagaEngine(Generic[RowT]):
+    """The engine of one saga. Every method works in the caller's transaction."""
 
-    `on_result` and `on_due` get the current row and return what becomes of it; they know no database and no clock. A
-    result may come twice, late or unasked: what does not lead to a `Move` is a `Stray`.
-    """
+    def __init__(self, saga: Saga[RowT]) -> None:
+        self.saga, self.machine = saga, saga.machine
+        self.store = SagaStore(self.machine, saga.fields)
+        self._row: Any = saga.row
+        metrics.begin(self.machine.name)
 
-    def __init__(
-        self,
-        machine: Machine,
-        row: type[RowT],
-        results: Results,
-        *,
-        on_result: Callable[[RowT, Received], Move | Stray],
-        on_due: Callable[[RowT], Move],
-        participants: Mapping[str, str] | None = None,
-        outboxes: Mapping[str, SecretStr] | None = None,
-    ) -> None:
-        """`participants` names, by topic of commands, the consumer group that must read them for time to count.
-
-        `outboxes` has, by topic of results, the URL of the database whose outbox must have published them.
-        """
-        columns: tuple[str, ...] = getattr(row, "_fields", ())
-        if not {"state", "attempt", "reason"} <= set(columns):
-            raise Misconfigured(
-                f"{row.__name__} is not a row of a saga",
-                remedy="give a NamedTuple with `state`, `attempt` and `reason`",
-            )
-        self.machine = machine
-        self.store = SagaStore(machine, columns)
-        self._row = row
-        self._results = results
-        self._on_result = on_result
-        self._on_due = on_due
-        self.participants = dict(participants or {})
-        self.outboxes = dict(outboxes or {})
-        metrics.begin(machine.name)
-
-    @property
-    def listeners(self) -> list[ResultSource]:
-        """The groups, each with its topic, that must have read everything for the sagas' time to count."""
-        participants = [ResultSource(group, topic) for topic, group in self.participants.items()]
-        return [*dict.fromkeys(self._results.sources.values()), *participants]
+    def start(self, db: Connection, rows: Sequence[RowT]) -> list[Started[RowT]]:
+        """Write these sagas and their first commands, each once. Return how each stands."""
+        refuse_autocommit(db)
+        initial = self.machine.initial
+        wanted: dict[Key, RowT] = {}
+        for each in rows:
+            if not isinstance(each, self._row):
+                raise TypeError(f"a saga of {self.machine.name} starts with a {self._row.__name__}, not {each!r:.100}")
+            if cast(Any, each).state != initial:
+                raise ValueError(f"a saga of {self.machine.name} begins as {initial}, not as {cast(Any, each).state}")
+            wanted.setdefault(self.saga.checked_key(each[0], "its row"), each)
+        new = self.store.insert(db, list(wanted.values()), self.saga.states[initial].wait_seconds(1))
+        if self.saga.states[initial].ask is not None:
+            append_many(db, [self.saga.command(row) for key, row in wanted.items() if key in new])
+        there = {row[0]: self._row(*row) for row in self.store.find(db, [key for key in wanted if key not in new])}
+        if missing := wanted.keys() - new - there.keys():
+            raise Transient(f"the saga {min(map(str, missing))} of {self.machine.name} was archived in the meantime")
+        return [
+            Started(there.get(each[0], wanted[each[0]]), each[0] in new and each is wanted[each[0]]) for each in rows
+        ]
 
     def apply(self, db: Connection, results: Sequence[Received]) -> list[Outcome]:
         """Apply a batch of results in their order, and return their outcomes: a handler for `handles_batch`."""
-        work = self._work(self.store.lock(db, list({self._results.of(each) for each in results})))
-        strays: list[tuple[Key, Received, Stray]] = []
-        outcomes: list[Outcome] = []
-        for result in results:
-            key = self._results.of(result)
-            answer = self._answer(work.known.get(key), result)
-            if isinstance(answer, Move):
-                outcomes.append(Applied(work.move(key, answer)))
-            else:
-                work.messages += answer.messages
-                strays.append((key, result, answer))
-                outcomes.append(Refused(answer.why))
+        begun = self._begin(db, results)
+        keys = {each.id: self.saga.key_of(each) for each in results if each.id not in begun}
+        work = self._work(db, self.store.lock(db, list(set(keys.values()))))
+        outcomes = [begun[each.id] if each.id in begun else work.apply(keys[each.id], each) for each in results]
         self._write(db, work)
-        if strays:
-            self.store.keep_strays(db, strays)
         return outcomes
 
     def tell(self, handled: Sequence[tuple[Received, Done | Refused]]) -> None:
         """Count what a committed batch did: a callback for `after_commit`."""
         outcomes = [outcome for _, outcome in handled]
-        metrics.report_moves(self.machine, [each.moved for each in outcomes if isinstance(each, Applied)])
+        applied = [each for each in outcomes if isinstance(each, Applied)]
+        metrics.report_moves(self.machine, [step for each in applied for step in each.steps])
         metrics.count_strays(self.machine.name, [each.reason for each in outcomes if isinstance(each, Refused)])
 
     def tell_due(self, moved: Sequence[Moved]) -> None:
         """Count committed moves of `due`."""
-        metrics.TIMEOUTS.labels(self.machine.name).inc(len(moved))
+        metrics.TIMEOUTS.labels(self.machine.name).inc(len({each.key for each in moved}))
         metrics.report_moves(self.machine, moved)
 
     def due(self, db: Connection, most: int = 500) -> list[Moved]:
-        """Move sagas that are due, in the caller's transaction; pass the moves to `tell_due` once it is committed."""
+        """Move sagas that are due; pass the moves to `tell_due` once the transaction is committed."""
         return self.move_due(db, self.store.due(db, most))
 
     def move_due(self, db: Connection, rows: Sequence[tuple[Any, ...]]) -> list[Moved]:
         """Move the sagas of these rows, which `store.due` has locked."""
-        work = self._work(rows)
-        moved = [work.move(key, self._on_due(saga)) for key, saga in list(work.known.items())]
+        work = self._work(db, rows)
+        moved = [step for key, saga in list(work.known.items()) for step in work.take(key, self.saga.on_due(saga))]
         self._write(db, work)
         return moved
 
-    def act(self, db: Connection, keys: Sequence[Key], rule: Callable[[RowT], Move | None]) -> int:
-        """Move the sagas for which the rule returns a move, in the caller's transaction. Return their number."""
-        work = self._work(self.store.lock(db, list(keys)))
-        moves = {key: move for key, saga in work.known.items() if (move := rule(saga))}
-        moved = [work.move(key, move) for key, move in moves.items()]
+    def act(self, db: Connection, keys: Sequence[Key], rule: Callable[[RowT], Answer]) -> int:
+        """Move the sagas for which the rule returns a step. Return their number."""
+        work = self._work(db, self.store.lock(db, list(keys)))
+        answers = {key: answer for key, saga in work.known.items() if (answer := rule(saga))}
+        moved = [step for key, answer in answers.items() for step in work.take(key, answer)]
         self._write(db, work)
         metrics.report_moves(self.machine, moved)
-        return len(moves)
+        return len(answers)
 
-    def _answer(self, saga: RowT | None, result: Received) -> Move | Stray:
-        if saga is None:
-            return Stray("UNKNOWN")
-        return self._on_result(saga, result) if self._results.believes(result) else Stray("FORGED")
+    def _begin(self, db: Connection, messages: Sequence[Received]) -> dict[Any, Outcome]:
+        """Start the sagas that these messages start. Return their outcomes by the messages' ids."""
+        rows = {each.id: make(each) for each in messages if (make := self.saga.starting(each))}
+        if rows:
+            self.start(db, list(rows.values()))
+        return {identity: Done() for identity in rows}
 
-    def _work(self, rows: Sequence[tuple[Any, ...]]) -> "_Work[RowT]":
-        make: Any = self._row
-        return _Work(self.machine, {row[0]: make(*row) for row in rows})
+    def _work(self, db: Connection, rows: Sequence[tuple[Any, ...]]) -> "_Work[RowT]":
+        known = [self._row(*row) for row in rows]
+        if known and self.saga.fill is not None:
+            known = self._filled(known, self.saga.fill(db, known))
+        return _Work(self.saga, {each[0]: each for each in known})
+
+    def _filled(self, known: Sequence[RowT], filled: Sequence[RowT]) -> list[RowT]:
+        """Return the rows with the fields that stand in other tables, or raise if one of them is missing."""
+        by_key: dict[Key, Any] = {each[0]: each for each in filled}
+        if by_key.keys() != {each[0] for each in known}:
+            raise ValueError(f"`complete` of {self.machine.name} did not return every row: return each, in any order")
+        return [
+            cast(Any, each)._replace(**{name: getattr(by_key[each[0]], name) for name in self.saga.completed})
+            for each in known
+        ]
 
     def _write(self, db: Connection, work: "_Work[RowT]") -> None:
         """Write the moves in rounds, one step of each saga a round: the table's guards must see every transition."""
         for moved in work.rounds:
             if self.store.move(db, list(moved.values())) != len(moved):
                 raise Transient(f"a saga of {self.machine.name} was moved by another process in the meantime")
+        for table, rows in work.rows.items():
+            self.store.insert_rows(db, table, rows)
+        if work.strays:
+            self.store.keep_strays(db, work.strays)
         if work.messages:
             append_many(db, work.messages)
 
 
 class Applied(Done):
-    """The outcome of a result that moved its saga, with the move."""
+    """The outcome of a result that moved its saga, with the steps."""
 
-    __slots__ = ("moved",)
+    __slots__ = ("steps",)
 
-    def __init__(self, moved: Moved) -> None:
+    def __init__(self, steps: Sequence[Moved]) -> None:
         super().__init__()
-        self.moved = moved
+        self.steps = steps
 
 
+@dataclass(slots=True)
 class _Work(Generic[RowT]):
-    """The moves and messages of one batch."""
+    """A batch: the steps of its sagas, and the rows and messages beside them."""
 
-    def __init__(self, machine: Machine, known: dict[Key, RowT]) -> None:
-        self.known = known
-        self.rounds: list[dict[Key, Moved]] = []
-        self.messages: list[Message] = []
-        self._machine = machine
-        self._steps: dict[Key, int] = {}
+    saga: Saga[RowT]
+    known: dict[Key, RowT]
+    rounds: list[dict[Key, Moved]] = field(default_factory=list)
+    rows: dict[str, list[Row]] = field(default_factory=lambda: defaultdict(list))
+    messages: list[Message] = field(default_factory=list)
+    strays: list[Stray] = field(default_factory=list)
+    _taken: dict[Key, int] = field(default_factory=dict)
 
-    def move(self, key: Key, move: Move) -> Moved:
+    def apply(self, key: Key, result: Received) -> Outcome:
+        """Take the steps that a result leads to, or keep it as a stray."""
+        saga = self.known.get(key)
+        if saga is None:
+            return self._stray(key, result, "UNKNOWN")
+        if not self.saga.results.believes(result) or (self.saga.fits and not self.saga.fits(saga, result)):
+            return self._stray(key, result, "FORGED")
+        if not (answer := self.saga.on_result(saga, result)):
+            self.messages += only_messages(tuple(self.saga.late(saga, result)))
+            return self._stray(key, result, "LATE")
+        return Applied(self.take(key, answer))
+
+    def take(self, key: Key, answer: Answer) -> list[Moved]:
+        """Take these steps, one after the other."""
+        return [self._step(key, each) for each in ([answer] if isinstance(answer, Go) else answer or ())]
+
+    def _stray(self, key: Key, result: Received, why: Any) -> Refused:
+        self.strays.append(Stray(key, result, why))
+        return Refused(why)
+
+    def _step(self, key: Key, go: Go) -> Moved:
         saga: Any = self.known[key]
-        if not self._machine.may(saga.state, move.state):
+        if not self.saga.machine.may(saga.state, go.state):
             raise ValueError(
-                f"a rule of {self._machine.name} leads from {saga.state} to {move.state}: there is no such transition"
+                f"a rule of {self.saga.name} leads from {saga.state} to {go.state}: there is no such transition"
             )
-        moved = Moved(key, saga.state, move.state, move.attempt, move.reason, move.due_seconds)
-        step = self._steps.get(key, 0)
-        if step and move.state == saga.state:
+        if unknown := go.set.keys() - self.saga.settable:
+            what = (
+                f"a rule of {self.saga.name} sets {min(unknown)} in {saga.state}, which is not a column that it may set"
+            )
+            raise ValueError(f"{what}: {', '.join(sorted(self.saga.settable))}")
+        state, enters = self.saga.states[go.state], go.state != saga.state
+        asks = state.ask is not None and (enters or go.again)
+        attempt = (1 if enters else saga.attempt + 1) if asks else saga.attempt
+        due = go.due if go.due is not KEEP or not (enters or asks) else state.wait_seconds(attempt if asks else 1)
+        now = saga._replace(**{
+            "state": go.state, "attempt": attempt, "reason": saga.reason if go.reason is KEEP else go.reason, **go.set,
+        })  # fmt: skip
+        self.known[key] = now
+        if asks:
+            self.messages.append(self.saga.command(now))
+        self.messages += go.messages
+        for row in go.rows:
+            self.rows[row.table].append(row)
+        ours = {name: value for name, value in go.set.items() if name != "attempt"}
+        return self._note(Moved(key, saga.state, go.state, now.attempt, now.reason, due, ours))
+
+    def _note(self, moved: Moved) -> Moved:
+        """Add a step to its round. One that stays is merged into the step before it: no guard looks at it."""
+        step = self._taken.get(moved.key, 0)
+        if step and moved.state == moved.before:
             last = self.rounds[step - 1]
-            last[key] = moved._replace(before=last[key].before)  # no guard looks at a saga that stays
-        else:
-            self._steps[key] = step + 1
-            if step == len(self.rounds):
-                self.rounds.append({})
-            self.rounds[step][key] = moved
-        self.messages += move.messages
-        self.known[key] = saga._replace(state=move.state, attempt=move.attempt, reason=move.reason)
+            last[moved.key] = last[moved.key].then(moved)
+            return moved
+        self._taken[moved.key] = step + 1
+        if step == len(self.rounds):
+            self.rounds.append({})
+        self.rounds[step][moved.key] = moved
         return moved

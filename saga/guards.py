@@ -9,8 +9,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from typing import TypeAlias
 
+from ferryman.runtime import postgres
 from ferryman.runtime.errors import Misconfigured
 from ferryman.runtime.postgres import Connection
+from ferryman.saga.columns import SQL_TYPES, fits, quoted
 from ferryman.saga.machine import Machine
 
 BEGIN, END = "-- the machine {}: begin", "-- the machine {}: end"
@@ -76,10 +78,19 @@ def _words(states: Iterable[str]) -> str:
 
 # --- the live table
 
+_EXISTS = """\
+-- saga.table_exists
+SELECT to_regclass(%(table)s) IS NOT NULL
+"""
+
 _LIVE = """\
 -- saga.live_table
 SELECT 'column', a.attname, format_type(a.atttypid, NULL) FROM pg_attribute a
 WHERE a.attrelid = to_regclass(%(table)s) AND a.attnum > 0 AND NOT a.attisdropped
+UNION ALL SELECT 'base', a.attname, format_type(coalesce(nullif(t.typbasetype, 0), t.oid), NULL)
+FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid WHERE a.attrelid = to_regclass(%(table)s) AND a.attnum > 0
+UNION ALL SELECT 'never null', a.attname, '' FROM pg_attribute a
+WHERE a.attrelid = to_regclass(%(table)s) AND a.attnum > 0 AND a.attnotnull
 UNION ALL SELECT 'CONSTRAINT', c.conname, pg_get_constraintdef(c.oid) FROM pg_constraint c
 WHERE c.conrelid = to_regclass(%(table)s) AND c.convalidated
 UNION ALL SELECT CASE WHEN t.tgenabled IN ('O', 'A') THEN 'TRIGGER' ELSE 'disabled' END, t.tgname,
@@ -102,19 +113,29 @@ _Live: TypeAlias = Mapping[str, Mapping[str, str]]
 
 
 def check(db: Connection, machine: Machine) -> None:
-    """Refuse a live table that does not fit its machine, with the DDL that makes it fit.
+    """Refuse a live table that does not fit its machine, with the DDL that makes it fit."""
+    if found := lacking(db, machine):
+        problems, statements = zip(*found, strict=True)
+        raise Misconfigured(
+            f"the table {machine.table} does not fit the machine {machine.name}: {', '.join(problems)}",
+            remedy="run this as its owner, in a migration:\n" + "\n".join(statements),
+        )
+
+
+def exists(db: Connection, machine: Machine) -> bool:
+    """Return True if the table of the machine is there."""
+    return bool(postgres.value(db.execute(_EXISTS, {"table": machine.table})))
+
+
+def lacking(db: Connection, machine: Machine) -> list[tuple[str, str]]:
+    """Return each problem of the live table, with the DDL that solves it.
 
     A guard fits if it names the same states in the same order, however the server writes it.
     """
     live = defaultdict[str, dict[str, str]](dict)
     for kind, name, said in db.execute(_LIVE, {"table": machine.table, "type": machine.state_type}).fetchall():
         live[kind][name] = said
-    if found := [*_misfitting_columns(machine, live), *_misfitting_guards(machine, live)]:
-        problems, statements = zip(*found, strict=True)
-        raise Misconfigured(
-            f"the table {machine.table} does not fit the machine {machine.name}: {', '.join(problems)}",
-            remedy="run this as its owner, in a migration:\n" + "\n".join(statements),
-        )
+    return [*_misfitting_columns(machine, live), *_misfitting_guards(machine, live)]
 
 
 def _misfitting_columns(machine: Machine, live: _Live) -> Iterator[tuple[str, str]]:
@@ -133,8 +154,25 @@ def _misfitting_columns(machine: Machine, live: _Live) -> Iterator[tuple[str, st
         elif columns[name] not in _ALIKE.get(kind, {kind}):
             change = f"ALTER TABLE {table} ALTER COLUMN {name} TYPE {kind} USING {name}::{kind};"
             yield f"its {name} is {columns[name]}, not {kind}", change
+    for name in (ours.reason, ours.due_at):
+        if name in live["never null"]:
+            yield f"its {name} is NOT NULL", f"ALTER TABLE {table} ALTER COLUMN {name} DROP NOT NULL;"
+    yield from _misfitting_own(machine, live["base"])
     if machine.key not in live["key"]:
         yield f"it has no unique index on {machine.key}", f"ALTER TABLE {table} ADD PRIMARY KEY ({machine.key});"
+
+
+def _misfitting_own(machine: Machine, live: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield each column that the row names and that the table lacks, or has with a type that the row cannot have."""
+    for name, kind in machine.own.items():
+        column, wanted = quoted(name), SQL_TYPES.get(kind)
+        by_hand = f"-- write the column {column} of {machine.table} yourself: it is {kind} in the row"
+        if name not in live:
+            add = f"ALTER TABLE {machine.table} ADD COLUMN {column} {wanted};"
+            yield f"it has no column {name}", add if wanted else by_hand
+        elif not fits(kind, live[name]):
+            change = f"ALTER TABLE {machine.table} ALTER COLUMN {column} TYPE {wanted} USING {column}::text::{wanted};"
+            yield f"its {name} is {live[name]}, not {wanted}", change
 
 
 def _misfitting_guards(machine: Machine, live: _Live) -> Iterator[tuple[str, str]]:

@@ -18,7 +18,7 @@ from ferryman.runtime import kafka, postgres
 from ferryman.runtime.errors import FerrymanError
 from ferryman.runtime.postgres import Connection
 from ferryman.runtime.settings import Kafka, Settings
-from ferryman.saga.engine import ResultSource
+from ferryman.saga.results import ResultSource
 from ferryman.saga.store import unpublished_seconds
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from typing import get_args
 import structlog
 
 from ferryman.runtime.metrics import Named
+from ferryman.saga.answers import StrayReason
 from ferryman.saga.machine import Machine
-from ferryman.saga.moves import StrayReason
 from ferryman.saga.store import Moved
 
 log = structlog.get_logger(__name__)

@@ -1,19 +1,20 @@
 """All SQL of sagas, compiled once for the table of each machine."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from typing import Any, NamedTuple
 
+import psycopg
 from psycopg import sql
 from psycopg.rows import tuple_row
 from psycopg.types.json import Jsonb
 
 from ferryman.consumer.model import Received
 from ferryman.runtime.postgres import Connection
-from ferryman.saga.machine import KeyType, Machine
-from ferryman.saga.moves import Key, Stray
+from ferryman.saga.answers import KEEP, Key, Row, StrayReason, Unsaid
+from ferryman.saga.machine import Machine
 
 # In the order of their keys: two batches with the same sagas wait for one another and do not deadlock.
 _LOCK = """\
@@ -37,6 +38,11 @@ _POSTPONE = """\
 -- saga.postpone
 UPDATE {table} SET {due_at} = clock_timestamp() + make_interval(secs => %(seconds)s)
 WHERE {key} = %(key)s AND {due_at} <= statement_timestamp()
+"""
+
+_HASTEN = """\
+-- saga.hasten
+UPDATE {table} SET {due_at} = '-infinity' WHERE {due_at} < 'infinity'
 """
 
 _NEXT_DUE = """\
@@ -64,16 +70,41 @@ _UNPUBLISHED_SECONDS = """\
 SELECT extract(epoch FROM clock_timestamp() - ferryman.saga_unpublished_since(%(topics)s))::float8
 """
 
+# A saga that keeps its time keeps what it was given for silences: its row says when it was changed last. Only a batch
+# that sets columns of the service pays for them.
 _MOVE = """\
 -- saga.move
 UPDATE {table} s
 SET {state} = n.state::{state_type}, {attempt} = n.attempt, {reason} = n.reason,
-    {due_at} = CASE WHEN n.state <> ALL (%(terminals)s)
-                  THEN coalesce(clock_timestamp() + make_interval(secs => n.due), 'infinity') END,
-    {changed_at} = clock_timestamp()
+    {due_at} = CASE WHEN n.state = ANY (%(terminals)s) THEN NULL
+                    WHEN n.due < 0 THEN s.{due_at} + ferryman.saga_silent(%(machine)s, s.{changed_at})
+                    ELSE coalesce(clock_timestamp() + make_interval(secs => n.due), 'infinity') END,
+    {changed_at} = clock_timestamp(){set}
 FROM unnest(%(keys)b::{key_type}[], %(before)b::text[], %(states)b::text[], %(attempts)b::integer[],
-            %(reasons)b::text[], %(dues)b::float8[]) n (key, before, state, attempt, reason, due)
+            %(reasons)b::text[], %(dues)b::float8[]{values}) n (key, before, state, attempt, reason, due{given})
 WHERE s.{key} = n.key AND s.{state} = n.before::{state_type}
+"""
+_SET = ", ({own}) = (SELECT {theirs} FROM jsonb_populate_record(s.*, n.given) p)"
+_KEPT = -1.0
+"""The due time, in seconds, of a saga that keeps its own."""
+
+_INSERT = """\
+-- saga.insert
+INSERT INTO {table} ({names}, {due_at}, {changed_at})
+SELECT {names}, coalesce(clock_timestamp() + make_interval(secs => %(seconds)s::float8), 'infinity'), clock_timestamp()
+FROM jsonb_populate_recordset(NULL::{table}, %(rows)s::jsonb) ORDER BY {key}
+ON CONFLICT ({key}) DO NOTHING
+RETURNING {key}
+"""
+
+_FIND = """\
+-- saga.find
+SELECT {columns} FROM {table} WHERE {key} = ANY (%(keys)b::{key_type}[])
+"""
+
+_INSERT_ROWS = """\
+-- saga.insert_rows
+INSERT INTO {table} ({names}) SELECT {names} FROM jsonb_populate_recordset(NULL::{table}, %(rows)s::jsonb)
 """
 
 _COUNT = """\
@@ -97,8 +128,6 @@ SELECT ferryman.saga_forget_strays(%(machine)s, %(seconds)s, %(most)s)
 """
 _MOST_FORGOTTEN = 10_000
 
-_STRAY_KEYS: Mapping[KeyType, str] = {"uuid": "saga_id", "bigint": "saga_number"}
-
 
 class Moved(NamedTuple):
     """A step of one saga: the state that it was in, and the new values of its row."""
@@ -108,7 +137,21 @@ class Moved(NamedTuple):
     state: str
     attempt: int
     reason: str | None
-    due: float | None
+    due: float | Unsaid | None
+    set: Mapping[str, Any] = {}
+
+    def then(self, later: "Moved") -> "Moved":
+        """Return this step and a later one of the same saga, which stays, as one."""
+        due = self.due if later.due is KEEP else later.due
+        return later._replace(before=self.before, due=due, set={**self.set, **later.set})
+
+
+class Stray(NamedTuple):
+    """A result that changes nothing: its saga is elsewhere by now, is unknown, or never asked for it."""
+
+    key: Key
+    result: Received
+    why: StrayReason
 
 
 class SagaStore:
@@ -120,10 +163,13 @@ class SagaStore:
             "table": sql.Identifier(*machine.table.split(".")),
             "key": sql.Identifier(machine.key),
             "key_type": sql.SQL(machine.key_type),
-            "stray_key": sql.Identifier(_STRAY_KEYS[machine.key_type]),
+            "stray_key": sql.Identifier(machine.stray_key),
             "state_type": sql.SQL(machine.state_type),
             "columns": sql.SQL(", ").join(
-                sql.SQL("{}::text" if each == "state" else "{}").format(sql.Identifier(ours.get(each, each)))
+                # Any column of text is read as text: psycopg does not know an enum of the service.
+                sql.SQL("{}::text" if each == "state" or machine.own.get(each) is str else "{}").format(
+                    sql.Identifier(ours.get(each, each))
+                )
                 for each in columns
             ),
             **{name: sql.Identifier(column) for name, column in ours.items()},
@@ -133,9 +179,41 @@ class SagaStore:
             return sql.SQL(text).format(**names).as_string()
 
         self._machine, self._terminals = machine.name, list(machine.terminals)
+        self._names = {each: ours.get(each, each) for each in columns}
+        own = [name for each, name in self._names.items() if each not in ours and name != machine.key]
+        names |= {
+            "names": _listed(self._names.values()),
+            "set": sql.SQL(""),
+            "values": sql.SQL(""),
+            "given": sql.SQL(""),
+        }
         self._lock, self._move, self._keep_strays = compiled(_LOCK), compiled(_MOVE), compiled(_KEEP_STRAYS)
         self._due, self._next_due, self._postpone = compiled(_DUE), compiled(_NEXT_DUE), compiled(_POSTPONE)
         self._count, self._overdue = compiled(_COUNT), compiled(_OVERDUE)
+        self._insert, self._find, self._hasten = compiled(_INSERT), compiled(_FIND), compiled(_HASTEN)
+        names |= {"own": _listed(own), "theirs": _listed(own, "p"), "values": sql.SQL(", %(sets)s::jsonb[]"),
+                  "given": sql.SQL(", given")}  # fmt: skip
+        names["set"] = sql.SQL(_SET).format(**names)
+        self._move_and_set = compiled(_MOVE)
+
+    def insert(self, db: Connection, rows: Sequence[Sequence[Any]], seconds: float | None) -> set[Key]:
+        """Insert these sagas, due after so many seconds. Return the keys of those that are new."""
+        given = [dict(zip(self._names.values(), row, strict=False)) for row in rows]
+        return {key for (key,) in _rows(db, self._insert, {"rows": _as_json(given), "seconds": seconds})}
+
+    def insert_rows(self, db: Connection, table: str, rows: Sequence[Row]) -> None:
+        """Insert rows into a table of the service: one statement for those with the same columns."""
+        by_columns: dict[tuple[str, ...], list[Any]] = {}
+        for each in rows:
+            by_columns.setdefault(tuple(each.values), []).append(each.values)
+        for columns, values in by_columns.items():
+            into = sql.Identifier(*table.split(".")).as_string().replace("%", "%%")
+            names = _listed(columns).as_string().replace("%", "%%")
+            db.execute(_INSERT_ROWS.format(table=into, names=names).encode(), {"rows": _as_json(values)})
+
+    def find(self, db: Connection, keys: Sequence[Key]) -> list[tuple[Any, ...]]:
+        """Return the rows of those of these sagas that exist, without a lock."""
+        return _rows(db, self._find, {"keys": list(keys)}) if keys else []
 
     def lock(self, db: Connection, keys: Sequence[Key]) -> list[tuple[Any, ...]]:
         """Lock these sagas until the transaction ends, and return the rows of those that exist."""
@@ -148,6 +226,10 @@ class SagaStore:
     def postpone(self, db: Connection, key: Key, seconds: float) -> None:
         """Make a due saga due that much later; nothing else of it changes."""
         db.execute(self._postpone, {"key": key, "seconds": seconds})
+
+    def hasten(self, db: Connection) -> None:
+        """Make every saga due that goes on by itself: for tests."""
+        db.execute(self._hasten)
 
     def next_due_seconds(self, db: Connection) -> float | None:
         """Return the time until the next saga is due, negative if it is overdue; None if none will be."""
@@ -168,19 +250,22 @@ class SagaStore:
 
     def move(self, db: Connection, moved: Sequence[Moved]) -> int:
         """Write moves. Return how many sagas were still in the state that they were read in."""
-        keys, before, states, attempts, reasons, dues = (list(column) for column in zip(*moved, strict=True))
+        keys, before, states, attempts, reasons, dues, sets = (list(column) for column in zip(*moved, strict=True))
         given = {"keys": keys, "before": before, "states": states, "attempts": attempts, "reasons": reasons,
-                 "dues": dues, "terminals": self._terminals}  # fmt: skip
-        return db.execute(self._move, given).rowcount
+                 "dues": [_KEPT if due is KEEP else due for due in dues], "terminals": self._terminals,
+                 "machine": self._machine}  # fmt: skip
+        if not any(sets):
+            return db.execute(self._move, given).rowcount
+        return db.execute(self._move_and_set, {**given, "sets": [_as_json(each) for each in sets]}).rowcount
 
     def count(self, db: Connection) -> dict[tuple[str, bool], int]:
         """Count the sagas that are not over, by state and by whether they wait for a person."""
         return {(state, person): many for state, person, many in _rows(db, self._count, {})}
 
-    def keep_strays(self, db: Connection, strays: Sequence[tuple[Key, Received, Stray]]) -> None:
-        keys, results, answers = zip(*strays, strict=True)
+    def keep_strays(self, db: Connection, strays: Sequence[Stray]) -> None:
+        keys, results, whys = zip(*strays, strict=True)
         given = {"machine": self._machine, "messages": [each.id for each in results], "sagas": list(keys),
-                 "whys": [each.why for each in answers], "types": [each.type for each in results],
+                 "whys": list(whys), "types": [each.type for each in results],
                  "data": [_json(each.data) for each in results]}  # fmt: skip
         db.execute(self._keep_strays, given)
 
@@ -197,10 +282,37 @@ def unpublished_seconds(db: Connection, topics: Sequence[str]) -> float:
     return float(_rows(db, _UNPUBLISHED_SECONDS, {"topics": list(topics)})[0][0] or 0.0)
 
 
+def _listed(names: Iterable[str], of: str | None = None) -> sql.Composed:
+    return sql.SQL(", ").join(sql.Identifier(*([of] if of else []), each) for each in names)
+
+
 def _rows(db: Connection, query: str, given: dict[str, Any]) -> list[tuple[Any, ...]]:
-    return db.cursor(row_factory=tuple_row, binary=True).execute(query, given).fetchall()
+    """Return the rows, however the caller's connection would: a cursor of another kind has no binary results."""
+    return psycopg.Cursor(db, row_factory=tuple_row).execute(query, given, binary=True).fetchall()
+
+
+def _as_json(values: Any) -> Jsonb:
+    """Return rows, or columns of one, for PostgreSQL to read by the types of their table."""
+    return Jsonb(values, dumps=partial(json.dumps, default=_text))
+
+
+def _text(value: Any) -> str:
+    """Return a value as the text that PostgreSQL reads."""
+    kind: Any = type(value)
+    if kind in (set, frozenset) or kind.__repr__ is object.__repr__:
+        raise TypeError(f"{value!r:.100} is not the value of a column")
+    return f"\\x{value.hex()}" if isinstance(value, bytes) else str(value)
 
 
 def _json(data: Any) -> Jsonb:
     """Return the data of a result as JSON, for people to read."""
-    return Jsonb({"bytes": len(data)} if isinstance(data, bytes) else data, dumps=partial(json.dumps, default=str))
+    return Jsonb({"bytes": len(data)} if isinstance(data, bytes) else data, dumps=_readable)
+
+
+def _readable(data: Any) -> str:
+    """Return data as JSON that PostgreSQL takes: it has no null bytes, no halves of letters, and no NaN."""
+    try:
+        said = json.dumps(data, default=str, ensure_ascii=False, allow_nan=False)
+    except ValueError:
+        said = json.dumps({"text": str(data)}, ensure_ascii=False)
+    return said.encode(errors="replace").decode().replace("\\u0000", "\\ufffd")

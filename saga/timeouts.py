@@ -19,9 +19,9 @@ from ferryman.runtime.postgres import Connection
 from ferryman.runtime.settings import Settings
 from ferryman.runtime.supervised import supervise, waiting
 from ferryman.saga import guards, metrics
-from ferryman.saga.engine import Sagas
+from ferryman.saga.answers import Key
+from ferryman.saga.engine import SagaEngine
 from ferryman.saga.listening import Listeners, ParticipantOutbox
-from ferryman.saga.moves import Key
 from ferryman.saga.store import Moved
 
 log = structlog.get_logger(__name__)
@@ -38,7 +38,7 @@ _SILENT_SECONDS = 10.0
 class DueLoop:
     """One replica's loop: each turn moves some sagas that are due and that no other replica has locked."""
 
-    sagas: Sagas[Any]
+    sagas: SagaEngine[Any]
     settings: Settings
     owners: Sequence[str] = (chains.ENGINE,)
     _count_at: float = 0.0
@@ -53,8 +53,9 @@ class DueLoop:
     def run(self, life: Life) -> None:
         if self.settings.kafka.bootstrap_servers:
             self._idle = False  # sagas may have been on their way before
-            outboxes = [ParticipantOutbox(topic, url, self.settings) for topic, url in self.sagas.outboxes.items()]
-            self._listeners = Listeners(self.sagas.machine.name, self.sagas.listeners, self.settings.kafka, outboxes)
+            saga = self.sagas.saga
+            outboxes = [ParticipantOutbox(topic, url, self.settings) for topic, url in saga.outboxes.items()]
+            self._listeners = Listeners(saga.name, saga.listeners, self.settings.kafka, outboxes)
             threading.Thread(target=self._listeners.watch, args=(life.stopping,), daemon=True).start()
         supervise(life.stopping, self._connected, partial(self._serve, life), waiting(life, service=self.name))
 
@@ -101,7 +102,7 @@ class DueLoop:
             return True
         age = self._listeners.age if self._listeners else 0.0
         if age < inf:
-            age = store.heard(connection, age, list(self.sagas.participants), idle=self._idle)
+            age = store.heard(connection, age, self.sagas.saga.command_topics, idle=self._idle)
             self._idle = False
         if (age > _SILENT_SECONDS) != self._is_silent:
             self._is_silent = age > _SILENT_SECONDS

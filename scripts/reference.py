@@ -8,6 +8,7 @@ from typing import Any
 import click
 from prometheus_client import Metric
 
+import ferryman.channels.email
 import ferryman.console.gate
 import ferryman.consumer.metrics
 import ferryman.evidence.reconcile
@@ -65,7 +66,10 @@ def metrics() -> str:
         "|---|---|---|---|",
         *(f"| `{_shown(each)}` | {each.type} | {_labels(each.name)} | {each.documentation} |" for each in ours),
     ]
-    intro = "Every process serves them on `/metrics`, with those of the process and of Python."
+    intro = (
+        "Every process serves them on `/metrics` of its health endpoint (`health.host` and `health.port`, "
+        "127.0.0.1:9464), with those of the process and of Python."
+    )
     return _page("Metrics", intro, *rows)
 
 

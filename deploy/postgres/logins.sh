@@ -6,7 +6,9 @@ psql --set ON_ERROR_STOP=1 --set password="$POSTGRES_PASSWORD" --username "$POST
 CREATE ROLE ferryman_relay NOLOGIN;
 CREATE ROLE ferryman_monitor NOLOGIN;
 CREATE ROLE ferryman_runner NOLOGIN;
+CREATE ROLE ferryman_memos_worker NOLOGIN;
 CREATE ROLE relay LOGIN PASSWORD :'password' IN ROLE ferryman_relay;
 CREATE ROLE dispatcher LOGIN PASSWORD :'password' IN ROLE ferryman_runner;
+CREATE ROLE mailer LOGIN PASSWORD :'password' IN ROLE ferryman_memos_worker;
 CREATE ROLE doctor LOGIN PASSWORD :'password' IN ROLE ferryman_monitor;
 SQL

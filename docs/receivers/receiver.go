@@ -109,12 +109,16 @@ func main() {
 	for _, secret := range strings.Fields(os.Getenv("WEBHOOK_SECRET")) { // name both while one replaces the other
 		key, err := keyOf(secret)
 		if err != nil {
-			log.Fatal("WEBHOOK_SECRET: ", err)
+			log.Fatal("WEBHOOK_SECRET: the text behind whsec_ is not valid base64")
+		}
+		if len(key) == 0 { // anybody could sign with it
+			keys = nil
+			break
 		}
 		keys = append(keys, key)
 	}
 	if len(keys) == 0 {
-		log.Fatal("set WEBHOOK_SECRET")
+		log.Fatal("WEBHOOK_SECRET is not set, or empty: set it to the secret of the sender, such as whsec_...")
 	}
 	port := "8000"
 	if len(os.Args) > 1 {

@@ -25,7 +25,18 @@ def key_of(secret: str) -> bytes:
     return secret.encode() if encoded == secret else base64.b64decode(encoded, validate=True)
 
 
-KEYS = [key_of(each) for each in os.environ["WEBHOOK_SECRET"].split()]  # name both while one replaces the other
+def keys_of(secrets: str) -> list[bytes]:
+    """Return the key of each secret. End the process if there is none: then anybody could sign."""
+    try:
+        keys = [key_of(each) for each in secrets.split()]
+    except ValueError:
+        sys.exit("WEBHOOK_SECRET: the text behind whsec_ is not valid base64")
+    if not all(keys) or not keys:
+        sys.exit("WEBHOOK_SECRET is not set, or empty: set it to the secret of the sender, such as whsec_...")
+    return keys
+
+
+KEYS = keys_of(os.environ.get("WEBHOOK_SECRET", ""))  # name both while one replaces the other
 
 
 class NotGenuine(Exception):

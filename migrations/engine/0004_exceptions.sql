@@ -67,7 +67,7 @@ CREATE TABLE ferryman.outbox_audit (
     at      timestamptz NOT NULL DEFAULT clock_timestamp(),
     who     text NOT NULL,
     act     text NOT NULL CHECK (act IN (
-        'replay', 'discard', 'pause', 'resume', 'rebase', 'requeue', 'archive', 'reconcile', 'resolve'
+        'replay', 'discard', 'pause', 'resume', 'rebase', 'requeue', 'archive', 'reconcile', 'resolve', 'move'
     )),
     reason  text NOT NULL,
     filter  jsonb NOT NULL DEFAULT '{}',

@@ -1,15 +1,21 @@
--- Rights on inboxes and sagas. They go by name: a name that is bound to a role is that role's alone, and every other name is
--- that of the members of ferryman_consumer.
+-- Rights on inboxes, sagas and described outboxes. They go by name: a name that is bound to a role is that role's alone, and
+-- every other name is that of the members of ferryman_consumer, or of ferryman_courier if it is an outbox.
 
 CREATE TABLE ferryman.bound_name (
-    kind text NOT NULL CHECK (kind IN ('consumer', 'machine')),
+    kind text NOT NULL CHECK (kind IN ('consumer', 'machine', 'outbox')),
     name text NOT NULL,
     role text NOT NULL,
     PRIMARY KEY (kind, name)
 );
-COMMENT ON TABLE ferryman.bound_name IS 'consumers and machines whose rows only one role may read and change';
+COMMENT ON TABLE ferryman.bound_name IS 'consumers, machines and described outboxes whose rows only one role may read and change';
 COMMENT ON COLUMN ferryman.bound_name.role IS 'its name, quoted where needed: a dump is restored before its roles exist';
 GRANT SELECT ON ferryman.bound_name TO ferryman_writer, ferryman_relay, ferryman_consumer, ferryman_monitor;
+
+-- Returns the role that has the names which are not bound.
+CREATE FUNCTION ferryman.usual_role(kind text) RETURNS regrole LANGUAGE sql STABLE
+BEGIN ATOMIC
+    SELECT to_regrole(CASE kind WHEN 'outbox' THEN 'ferryman_courier' ELSE 'ferryman_consumer' END);
+END;
 
 CREATE FUNCTION ferryman.bound_names(kind text) RETURNS text[] LANGUAGE sql STABLE
 BEGIN ATOMIC
@@ -37,7 +43,8 @@ BEGIN
     EXECUTE format('ALTER TABLE ferryman.%I ENABLE ROW LEVEL SECURITY', name);
     FOR policy, definition IN VALUES
         ('own', format('USING ((SELECT ferryman.own_names(%L)) @> ARRAY[%I])', kind, kind)),
-        ('unbound', format('TO ferryman_consumer USING (%I <> ALL ((SELECT ferryman.bound_names(%L))::text[]))', kind, kind)),
+        ('unbound', format('TO %s USING (%I <> ALL ((SELECT ferryman.bound_names(%L))::text[]))',
+                            ferryman.usual_role(kind), kind, kind)),
         ('read', 'FOR SELECT TO ferryman_monitor, ferryman_relay USING (true)')
     LOOP
         IF NOT EXISTS (
@@ -113,6 +120,10 @@ CREATE POLICY own ON ferryman.outbox_audit FOR INSERT WITH CHECK (
     act IN ('requeue', 'discard', 'pause', 'resume', 'rebase') AND filter ->> 'consumer' = ANY (ferryman.own_names('consumer')));
 CREATE POLICY unbound ON ferryman.outbox_audit FOR INSERT TO ferryman_consumer WITH CHECK (
     act IN ('requeue', 'discard', 'pause', 'resume', 'rebase') AND filter ->> 'consumer' <> ALL (ferryman.bound_names('consumer')));
+CREATE POLICY own_saga ON ferryman.outbox_audit FOR INSERT WITH CHECK (
+    act = 'move' AND filter ->> 'machine' = ANY (ferryman.own_names('machine')));
+CREATE POLICY unbound_saga ON ferryman.outbox_audit FOR INSERT TO ferryman_consumer WITH CHECK (
+    act = 'move' AND filter ->> 'machine' <> ALL (ferryman.bound_names('machine')));
 
 -- Behind the name that a person gives stands the login that it came from, unless that may change the table itself.
 CREATE FUNCTION ferryman.sign() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -154,12 +165,12 @@ BEGIN
     EXECUTE format('GRANT USAGE ON SCHEMA ferryman TO %s', role);
 END $$;
 
--- Binds a consumer or a machine to a role: only its members may read and change what goes by that name.
+-- Binds a consumer, a machine or a described outbox to a role: only its members may read and change what goes by that name.
 CREATE FUNCTION ferryman.bind(kind text, name text, role regrole) RETURNS void LANGUAGE plpgsql
     SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_variable
 BEGIN
-    PERFORM ferryman.grant_like('ferryman_consumer', role);
+    PERFORM ferryman.grant_like(ferryman.usual_role(kind), role);
     INSERT INTO ferryman.bound_name AS b VALUES (kind, name, role::text)
     ON CONFLICT ON CONSTRAINT bound_name_pkey DO UPDATE SET role = excluded.role;
 END $$;

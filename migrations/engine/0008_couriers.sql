@@ -24,6 +24,7 @@ CREATE INDEX outbox_attempt_by_age ON ferryman.outbox_attempt (outbox, ended_at)
 
 GRANT SELECT, INSERT, DELETE ON ferryman.outbox_attempt TO ferryman_courier;
 GRANT SELECT ON ferryman.outbox_attempt TO ferryman_monitor;
+SELECT ferryman.guard_by_name('outbox_attempt', 'outbox');
 
 -- Acts by hand on described tables: what is paused, and the audit of those who operate couriers.
 CREATE TABLE ferryman.described_paused (
@@ -39,8 +40,15 @@ CREATE TRIGGER signed BEFORE INSERT ON ferryman.described_paused FOR EACH ROW EX
 
 GRANT SELECT, INSERT, DELETE ON ferryman.described_paused TO ferryman_relay, ferryman_courier;
 GRANT SELECT ON ferryman.described_paused TO ferryman_monitor;
+SELECT ferryman.guard_by_name('described_paused', 'outbox');
+CREATE POLICY relay ON ferryman.described_paused TO ferryman_relay USING (
+    outbox <> ALL ((SELECT ferryman.bound_names('outbox'))::text[]));
 -- The policies of the audit ask which names are bound.
 GRANT SELECT ON ferryman.bound_name TO ferryman_courier;
 GRANT INSERT (who, act, reason, filter, entries) ON ferryman.outbox_audit TO ferryman_courier;
 CREATE POLICY courier ON ferryman.outbox_audit FOR INSERT TO ferryman_courier WITH CHECK (
-    act IN ('replay', 'discard', 'pause', 'resume', 'resolve') AND filter ->> 'outbox' IS NOT NULL);
+    act IN ('replay', 'discard', 'pause', 'resume', 'resolve') AND filter ->> 'outbox' IS NOT NULL
+    AND filter ->> 'outbox' <> ALL (ferryman.bound_names('outbox')));
+CREATE POLICY own_outbox ON ferryman.outbox_audit FOR INSERT WITH CHECK (
+    act IN ('replay', 'discard', 'pause', 'resume', 'resolve')
+    AND filter ->> 'outbox' = ANY (ferryman.own_names('outbox')));

@@ -59,15 +59,10 @@ GRANT SELECT, DELETE ON memos.email_outbox TO ferryman_memos_worker;
 GRANT UPDATE (status, retry_count, last_attempt_at, sent_at, error_message, meta_updated_at)
     ON memos.email_outbox TO ferryman_memos_worker;
 GRANT SELECT, INSERT ON memos.email_archive TO ferryman_memos_worker;
-GRANT SELECT, INSERT, DELETE ON ferryman.outbox_attempt TO ferryman_memos_worker;
 GRANT SELECT ON memos.memos TO ferryman_monitor;
 GRANT SELECT (id, memo_id, event_type, notification_type, status, retry_count, last_attempt_at, sent_at, error_message,
               idempotency_key, meta_created_at, meta_updated_at) ON memos.email_outbox TO ferryman_monitor;
 GRANT SELECT ON ferryman.version_memos TO ferryman_memos, ferryman_memos_worker, ferryman_monitor;
 
--- Whoever operates the worker needs no more than its role.
-GRANT SELECT, INSERT, DELETE ON ferryman.described_paused TO ferryman_memos_worker;
-GRANT SELECT ON ferryman.bound_name TO ferryman_memos_worker;
-GRANT INSERT (who, act, reason, filter, entries) ON ferryman.outbox_audit TO ferryman_memos_worker;
-CREATE POLICY memos ON ferryman.outbox_audit FOR INSERT TO ferryman_memos_worker WITH CHECK (
-    act IN ('replay', 'discard', 'pause', 'resume', 'resolve') AND filter ->> 'outbox' = 'memos');
+-- Attempts, pauses and acts: whoever operates the worker needs no more than its role.
+SELECT ferryman.bind('outbox', 'memos', 'ferryman_memos_worker');

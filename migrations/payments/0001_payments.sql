@@ -42,19 +42,19 @@ CREATE TRIGGER payment_ended BEFORE UPDATE ON payments.requests FOR EACH ROW
     EXECUTE FUNCTION ferryman.saga_refuse('payment', 'state');
 CREATE TRIGGER payment_goes BEFORE UPDATE ON payments.requests FOR EACH ROW
     WHEN (OLD.uuid <> NEW.uuid OR (OLD.state <> NEW.state AND (OLD.state, NEW.state) NOT IN (
+        ('DEDUCTING', 'CANCELLING'),
+        ('DEDUCTING', 'FULFILLING'),
         ('DEDUCTING', 'SUCCEEDED'),
         ('DEDUCTING', 'FAILED'),
-        ('DEDUCTING', 'FULFILLING'),
-        ('DEDUCTING', 'CANCELLING'),
-        ('CANCELLING', 'FAILED'),
         ('CANCELLING', 'STUCK'),
-        ('FULFILLING', 'SUCCEEDED'),
-        ('FULFILLING', 'REFUNDING'),
+        ('CANCELLING', 'FAILED'),
         ('FULFILLING', 'RECALLING'),
-        ('RECALLING', 'SUCCEEDED'),
+        ('FULFILLING', 'REFUNDING'),
+        ('FULFILLING', 'SUCCEEDED'),
         ('RECALLING', 'REFUNDING'),
-        ('REFUNDING', 'FAILED'),
+        ('RECALLING', 'SUCCEEDED'),
         ('REFUNDING', 'STUCK'),
+        ('REFUNDING', 'FAILED'),
         ('STUCK', 'FAILED')
     )))
     EXECUTE FUNCTION ferryman.saga_refuse('payment', 'state');

@@ -64,14 +64,9 @@ GRANT UPDATE (status, attempt_count, next_attempt_at, claimed_at, last_error, de
     ON runner.event_outbox TO ferryman_runner;
 GRANT SELECT (uuid, event_type, idempotency_key, status, attempt_count, next_attempt_at, claimed_at, last_error,
               delivered_at, created_at, updated_at) ON runner.event_outbox TO ferryman_monitor;
-GRANT SELECT, INSERT, DELETE ON ferryman.outbox_attempt TO ferryman_runner;
 GRANT SELECT ON ferryman.version_runner
     TO ferryman_runner, ferryman_runner_writer, ferryman_courier, ferryman_writer, ferryman_relay, ferryman_consumer,
        ferryman_monitor;
 
--- Whoever operates the dispatcher needs no more than its role.
-GRANT SELECT, INSERT, DELETE ON ferryman.described_paused TO ferryman_runner;
-GRANT SELECT ON ferryman.bound_name TO ferryman_runner;
-GRANT INSERT (who, act, reason, filter, entries) ON ferryman.outbox_audit TO ferryman_runner;
-CREATE POLICY runner ON ferryman.outbox_audit FOR INSERT TO ferryman_runner WITH CHECK (
-    act IN ('replay', 'discard', 'pause', 'resume') AND filter ->> 'outbox' = 'runner');
+-- Attempts, pauses and acts: whoever operates the dispatcher needs no more than its role.
+SELECT ferryman.bind('outbox', 'runner', 'ferryman_runner');

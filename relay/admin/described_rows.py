@@ -9,10 +9,10 @@ import psycopg
 from psycopg.sql import Literal
 
 from ferryman.migrations import chains
-from ferryman.relay.described.indexes import lacking
-from ferryman.relay.described.layout import Layout, TableFlaw, fit, flaws, look, word_flaw
-from ferryman.relay.described.rows import IN_DOUBT_BEGINS
-from ferryman.relay.described.statements import Parts, parts_of, put
+from ferryman.relay.described.layout import Layout, fit, look
+from ferryman.relay.described.rows import BY_HAND
+from ferryman.relay.described.statements import UNSETTLED, Parts, parts_of, put
+from ferryman.relay.described.table import check_log
 from ferryman.runtime import postgres
 from ferryman.runtime.desk import Act, Connection, Desk, Row, Selection, audit, dict_rows, read_paused_in
 from ferryman.runtime.errors import FerrymanError
@@ -21,26 +21,11 @@ from ferryman.runtime.settings_outbox import Outbox
 PENDING, RETRYING, SENDING, LOST, FAILED, HELD, DISCARDED, DELIVERED, OTHER = STATES = (
     "pending", "retrying", "sending", "lost", "failed", "held", "discarded", "delivered", "other",
 )  # fmt: skip
-"""The states of a row, whatever words its table has for them. The process of a lost row is gone, or takes too long."""
+"""The states of a row, as `state` in `statements.py` decides them."""
 REPLAYABLE = (FAILED, RETRYING)
 DISCARDABLE = (PENDING, RETRYING, LOST, FAILED)
-BY_HAND = "discarded by hand"
 CHUNK = 1_000
-_MOST_DESTINATIONS = 20
-_MOST_ATTEMPTS = 1_000
-_MOST_ACTS = 500
-
-_STATE = """\
-CASE WHEN t.{status} = {done_word} THEN 'delivered'
-     WHEN t.{status} = {dead_word} AND starts_with(t.{error}::text, {by_hand}) THEN 'discarded'
-     WHEN t.{status} = {dead_word} AND starts_with(t.{error}::text, {in_doubt_begins}) THEN 'held'
-     WHEN t.{status} = {dead_word} THEN 'failed'
-     WHEN {lost} OR {in_flight} AND t.{lease} > now() + make_interval(secs => {lease_seconds}) THEN 'lost'
-     WHEN {in_flight} THEN 'sending'
-     WHEN t.{status} NOT IN ({pending}) THEN 'other'
-     WHEN NOT {left} THEN 'failed'
-     WHEN coalesce(t.{attempts}, 0) > 0 THEN 'retrying'
-     ELSE 'pending' END"""
+_MOST_DESTINATIONS, _MOST_ATTEMPTS, _MOST_ACTS = 20, 1_000, 500
 
 _SELECTED = """\
 (%(ids)s::text[] IS NULL OR t.{id} = ANY (%(ids)s::text[]::{id_type}[]))
@@ -50,10 +35,11 @@ AND (%(key)s::text IS NULL OR {row_key} = %(key)s::text) AND (%(type)s::text IS 
 AND (%(since)s::timestamptz IS NULL OR {row_created} >= %(since)s::timestamptz)
 AND (%(until)s::timestamptz IS NULL OR {row_created} < %(until)s::timestamptz)"""
 
+# While a row is sent, its error only says what is true if nobody settles it.
 _ROWS = """\
 -- outbox.rows
-SELECT t.{id}::text AS id, {row_destination} AS destination, {row_key} AS key, {row_type} AS type,
-       t.{status}::text AS status, {state} AS state, coalesce(t.{attempts}, 0) AS attempts, t.{error}::text AS error,
+SELECT t.{id}::text AS id, {row_destination} AS destination, {row_key} AS key, {row_type} AS type, {state} AS state,
+       t.{status}::text AS status, coalesce(t.{attempts}, 0) AS attempts, {row_error} AS error,
        {row_created} AS created_at, t.{lease}::timestamptz AS claimed_at,
        (t.{lease} + make_interval(secs => {lease_seconds}))::timestamptz AS lease_until,
        {row_next} AS next_attempt_at, {row_done} AS done_at, {row_reference} AS reference,
@@ -103,14 +89,21 @@ SELECT %(destination)s::text::{place_type}::text
 # In the order of ids, each once: a row that fails again meanwhile is not taken again.
 _CHOSEN = """\
 chosen AS (
-    SELECT t.{id} AS id FROM {table} t
+    SELECT t.{id} AS id, t.{error}::text AS error, t.{lease} AS lease, {state} AS state FROM {table} t
     WHERE {selected} AND {state} = ANY (%(states)s::text[])
       AND (%(after)s::text IS NULL OR t.{id} > %(after)s::text::{id_type})
     ORDER BY t.{id} LIMIT %(most)s FOR UPDATE OF t
 )"""
+# The act overwrites the only sign of an attempt that nobody settled: a mail stays in doubt.
+_LOST = """, logged AS (
+    INSERT INTO ferryman.outbox_attempt (outbox, row_id, began_at, outcome)
+    SELECT {name}, chosen.id::text, chosen.lease, 'lost' FROM chosen
+    WHERE chosen.lease IS NOT NULL AND (chosen.state = 'lost' OR {unsettled})
+    ON CONFLICT DO NOTHING
+)"""
 _REPLAY = """\
 -- outbox.replay_rows
-WITH {chosen}, changed AS (
+WITH {chosen}{lost_mails}, changed AS (
     UPDATE {table} t SET {set_touched}{set_due}{status} = {first_pending}, {attempts} = 0, {error} = NULL
     FROM chosen WHERE t.{id} = chosen.id RETURNING t.{id} AS id
 )
@@ -118,7 +111,7 @@ SELECT count(*), (SELECT c.id::text FROM changed c ORDER BY c.id DESC LIMIT 1) F
 """
 _DISCARD = """\
 -- outbox.discard_rows
-WITH {chosen}, changed AS (
+WITH {chosen}{lost_mails}, changed AS (
     UPDATE {table} t SET {set_touched}{status} = {given_up}, {error} = %(error)s::text::{error_type}
     FROM chosen WHERE t.{id} = chosen.id RETURNING t.{id} AS id
 )
@@ -155,7 +148,6 @@ _COURIERS = """\
 -- outbox.couriers
 SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = %(name)s
 """
-
 
 _ACTS_OF: Mapping[str, tuple[str, Parts]] = {
     "replay": (_REPLAY, {}), "discard": (_DISCARD, {}),
@@ -215,18 +207,24 @@ def _parts(name: str, outbox: Outbox, layout: Layout) -> Parts:
     """Return what the statements here name, beside what those of claims do."""
     has, words = layout.has, outbox.words
     waits = (
-        "t.{lease} + make_interval(secs => ({waits}::float8[])[least(t.{attempts}, cardinality({waits}::float8[]))])"
+        "t.{next_attempt_at}"
+        if has("next_attempt_at")
+        else (
+            "CASE WHEN t.{attempts} > 0 THEN t.{lease} + make_interval("
+            "secs => ({waits}::float8[])[least(t.{attempts}, cardinality({waits}::float8[]))]) END"
+        )
     )
     texts = {
-        "state": _STATE,
         "selected": _SELECTED,
         "chosen": _CHOSEN,
+        "lost_mails": _LOST if outbox.channel == "email" else "",
+        "unsettled": UNSETTLED.replace("{row}", "chosen"),
         "row_order": "t.{created_at}, t.{id}" if has("created_at") else "t.{id}",
         "row_created": "t.{created_at}::timestamptz" if has("created_at") else "NULL::timestamptz",
+        "row_error": "CASE WHEN {state} <> 'sending' THEN t.{error}::text END",
         "row_done": "t.{done_at}::timestamptz" if has("done_at") else "NULL::timestamptz",
         "row_reference": "t.{reference}::text" if has("reference") else "NULL::text",
-        "row_next": "t.{next_attempt_at}::timestamptz" if has("next_attempt_at")
-        else f"CASE WHEN t.{{attempts}} > 0 THEN ({waits})::timestamptz END",
+        "row_next": f"CASE WHEN {{state}} IN ('{PENDING}', '{RETRYING}') THEN ({waits})::timestamptz END",
         "set_sent": "{status} = {done_word}, {error} = NULL" + (
             ", {done_at} = clock_timestamp()" if has("done_at") else ""
         ),
@@ -237,10 +235,6 @@ def _parts(name: str, outbox: Outbox, layout: Layout) -> Parts:
         "set_due": "{next_attempt_at} = clock_timestamp(), " if has("next_attempt_at") else "",
     }  # fmt: skip
     literals = {
-        "done_word": Literal(words.done),
-        "dead_word": Literal(words.dead),
-        "by_hand": Literal(BY_HAND),
-        "in_doubt_begins": Literal(IN_DOUBT_BEGINS),
         "first_pending": Literal(words.pending[0]),
     }
     return {**parts_of(name, outbox, layout), **texts, **literals}
@@ -334,17 +328,6 @@ def acts(rows: RowDesk, connection: Connection, row: Row) -> list[Row]:
     return [each for each in every if _concerns(each["filter"], row)]
 
 
-def examine(connection: Connection, name: str, outbox: Outbox) -> list[TableFlaw]:
-    """Return everything that a start with this login would refuse or warn of in the table."""
-    with postgres.translated():
-        live = look(connection, outbox)
-        if found := flaws(outbox, live):
-            return found
-        layout = fit(name, outbox, live)
-        words = word_flaw(connection, outbox, layout.types["status"])
-        return [words] if words else list(lacking(connection, outbox, layout))
-
-
 def _concerns(given: Mapping[str, Any], row: Row) -> bool:
     return row["id"] in given.get("ids", [row["id"]]) and given.get("destination") in (None, "", row["destination"])
 
@@ -381,7 +364,7 @@ def replayable(selection: RowSelection) -> tuple[str, ...]:
 def _changed(rows: RowDesk, what: str, selection: RowSelection, states: Sequence[str], act: Act) -> Iterator[int]:
     """Change the selected rows, each chunk in a transaction with its audit."""
     with postgres.translated():
-        chains.check(rows.desk.connection)
+        check_log(rows.desk.connection, rows.name)
     template, extra = _ACTS_OF[what]
     statement = put(template, {**rows.parts, **extra})
     error = f"{BY_HAND}: {act.reason}" if what == "discard" else act.reason

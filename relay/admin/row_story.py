@@ -10,6 +10,12 @@ from ferryman.relay.described.rows import IN_DOUBT_BEGINS
 from ferryman.runtime.desk import WHOLE_OUTBOX, Row, Story, read_paused_in
 from ferryman.runtime.times import moment, span
 
+_OVERDUE_SECONDS = 10.0
+_OVERDUE = (
+    "it is overdue: many rows may wait, or its courier's function `held` holds its destination, "
+    "which only the courier's log and `ferryman_relay_held_destinations` say"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class RowFacts:
@@ -118,7 +124,15 @@ def _held_up(known: RowFacts, reason: str, command: str | None) -> Explained:
     if not known.couriers:
         who = "relay" if known.by_kafka else "courier"
         return f"{reason}; but no {who} of this outbox is connected", run_command(known.called, by_kafka=known.by_kafka)
+    if known.row["state"] != described_rows.LOST and not known.by_kafka and _overdue(known.row):
+        return f"{reason}; {_OVERDUE}", command
     return reason, command
+
+
+def _overdue(row: Row) -> bool:
+    """Return True if the row is due for longer than it takes to claim it."""
+    due = row["next_attempt_at"] or row["created_at"]
+    return due is not None and (row["now"] - due).total_seconds() > _OVERDUE_SECONDS
 
 
 def _claimed(row: Row) -> str:

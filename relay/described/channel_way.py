@@ -9,7 +9,7 @@ from typing import Any
 import structlog
 
 from ferryman.channels.model import Mail, Post
-from ferryman.channels.outcome import Code, Delivered, Held, Outcome, Rejected, Retry, Unknown
+from ferryman.channels.outcome import Code, Delivered, Held, Outcome, Rejected, Retry, Unavailable, Unknown
 from ferryman.channels.sending import Finished, Item, Sending
 from ferryman.relay.described.rows import Claimed
 from ferryman.relay.described.way_out import Room, SentRow
@@ -92,6 +92,8 @@ class ChannelWay:
     """The rows under way, each with a hash of what is sent."""
     _breaker: Breaker = field(default_factory=Breaker)
     """That of a destination which all rows share; it stays closed where each row has its own."""
+    _probes: int = 0
+    """The rows that find out whether an outage is over: more each time, as the oldest of them may be its reason."""
     _silences: Silences = field(default_factory=Silences)
     _opened: bool = False
 
@@ -114,7 +116,7 @@ class ChannelWay:
         if self.bucket is not None:
             most = min(most, self.bucket.tokens())
         if self._breaker.state is not BreakerState.CLOSED:
-            most = 1 if self._breaker.allows(time.monotonic()) else 0  # one row finds out whether the outage is over
+            most = min(most, max(self._probes, 1)) if self._breaker.allows(time.monotonic()) else 0
         busy = self.sending.busy()
         for destination in self._silences.of(each):  # one slot finds out whether it is there again
             busy[destination] = busy.get(destination, 0) + each - 1
@@ -146,8 +148,8 @@ class ChannelWay:
 
     def _notice(self, outcome: Outcome) -> None:
         """Open the breaker when the shared destination fails, and close it when it answers."""
-        if isinstance(outcome, Delivered | Retry | Rejected):
-            self._breaker = Breaker()
+        if isinstance(outcome, Delivered | Retry | Rejected) or outcome.code is Code.KEY_TAKEN:
+            self._breaker, self._probes = Breaker(), 0
             return
         if isinstance(outcome, Held) and outcome.code is Code.NOT_LOOKED_UP:  # nobody was asked
             if self._breaker.state is BreakerState.HALF_OPEN:
@@ -155,6 +157,7 @@ class ChannelWay:
             return
         now, asked = time.monotonic(), getattr(outcome, "after_seconds", None) or 0.0
         if self._breaker.state is not BreakerState.OPEN:  # sends that began together fail together
+            self._probes += isinstance(outcome, Unavailable)  # its row is the oldest again
             failed = self._breaker.failed(now, outcome.error)
             self._breaker = replace(failed, probe_at=max(failed.probe_at, now + asked))
             log.warning("nothing is sent for now", outbox=self.outbox.table, error=outcome.error,

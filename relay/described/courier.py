@@ -1,18 +1,19 @@
 """The `Courier` that an adopter writes: how rows become what is sent, and what is told of their ends."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, TypeVar
 
 from ferryman.channels.model import Post
-from ferryman.channels.outcome import Code, Delivered, Rejected
+from ferryman.channels.outcome import Code, Delivered, Rejected, Retry
 from ferryman.message import Message, Refused
 from ferryman.outbox import append_many
-from ferryman.relay.described.hooks import Hooks
+from ferryman.relay.described.hooks import Hooks, always, listed
 from ferryman.relay.described.rows import Claimed, RowEnd, Settling
 from ferryman.runtime.errors import Misconfigured
 from ferryman.runtime.postgres import Connection
 from ferryman.runtime.settings_outbox import Outbox
+from ferryman.runtime.user_functions import WrongAnswer, check_function, check_name, named
 
 Prepare: TypeAlias = Callable[[Any, Sequence[Claimed]], Sequence[Any]]
 Settled: TypeAlias = Callable[[Any, Sequence["Ended"]], Sequence[Message] | None]
@@ -20,6 +21,14 @@ Held: TypeAlias = Callable[[Any], Collection[str]]
 PrepareT = TypeVar("PrepareT", bound=Prepare)
 SettledT = TypeVar("SettledT", bound=Settled)
 HeldT = TypeVar("HeldT", bound=Held)
+
+# The attempts of this transaction are among them.
+_FIRST_REFUSALS = """\
+-- outbox.first_refusals
+SELECT a.row_id, a.error FROM ferryman.outbox_attempt a
+WHERE a.outbox = %(outbox)s AND a.row_id = ANY (%(ids)s) AND a.outcome = 'rejected' AND a.code = %(code)s
+GROUP BY 1, 2 HAVING count(*) = 1
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +49,17 @@ class Courier:
     """
 
     def __init__(self, name: str, *, outbox: str | Mapping[str, Any]) -> None:
+        check_name("courier", name)
         self.name = name
         self.outbox = outbox
         self._prepare: Prepare | None = None
         self._settled: Settled | None = None
         self._held: Held | None = None
+
+    @property
+    def prepares(self) -> bool:
+        """True if a function of its own makes what is sent."""
+        return self._prepare is not None
 
     def prepare(self, function: PrepareT) -> PrepareT:
         """Register the function that makes what is sent of claimed rows: a `Post`, or a `Refused`, for each in order.
@@ -57,7 +72,8 @@ class Courier:
     def settled(self, function: SettledT) -> SettledT:
         """Register the function that is called once with each row that ended, in the transaction that settles it.
 
-        The messages that it returns are appended to the outbox in the same transaction.
+        The messages that it returns are appended to the outbox in the same transaction. So the login must be allowed to
+        append, which is checked at the start; annotate the function with `-> None` if it returns none.
         """
         self._settled = self._only("settled", self._settled, function)
         return function
@@ -70,29 +86,55 @@ class Courier:
     def _only(self, what: str, before: Any, function: Any) -> Any:
         if before is not None:
             raise Misconfigured(f"the courier {self.name} has two functions for {what}", remedy="keep one")
-        if not callable(function):
-            raise Misconfigured(f"the courier {self.name} was given {function!r}, which is not a function")
+        check_function(f"{what} of the courier {self.name}", function)
         return function
 
-    def hooks(self, usual: Hooks, outbox: Outbox) -> Hooks:
+    def hooks(self, usual: Hooks, outbox_name: str, outbox: Outbox) -> Hooks:
         """Return the functions as the service calls them; `usual` has those for what is not registered."""
         prepare, settled = self._prepare or usual.prepare, self._settled
 
+        what = "a Post or a Refused" if outbox.channel == "http" else "an item or a Refused"
+
         def prepared(db: Connection, rows: Sequence[Claimed]) -> Sequence[Any]:
-            return [_sendable(row, each, outbox) for row, each in zip(rows, prepare(db, rows), strict=True)]
+            made = listed("prepare", prepare, prepare(db, rows), rows, what)
+            for each in made:
+                if each is None or (
+                    outbox.channel == "http" and not isinstance(each, Post | Refused | Retry | Rejected)
+                ):
+                    raise WrongAnswer(f"prepare returned {named(each)} for a row: return {what}", prepare)
+            return [_sendable(row, each, outbox) for row, each in zip(rows, made, strict=True)]
 
         def told(db: Connection, settlings: Sequence[Settling]) -> None:
             ends = [each for each in settlings if each.end in (RowEnd.DONE, RowEnd.GIVEN_UP)]
-            messages = [
-                message for each in ends if isinstance(each.outcome, Rejected) for message in each.outcome.reports
-            ]
+            reported = _first_refused(db, outbox_name, settlings) if _never_ends(outbox) else ends
+            messages = [message for each in reported for message in _reports(each)]
             ended = [_ended(each) for each in ends]
             if settled and ended:
-                messages += settled(db, ended) or []
+                messages += _messages(settled, settled(db, ended))
             if messages:
                 append_many(db, messages)
 
-        return Hooks(prepared, usual.reads if self._prepare is None else True, told, self._held)
+        appends = settled is not None and not _returns_nothing(settled)
+        return Hooks(prepared, usual.reads if self._prepare is None else always, told, self._held, appends)
+
+
+def _never_ends(outbox: Outbox) -> bool:
+    """Return True if no row that fails, or is refused, is ever given up."""
+    return outbox.words.dead is None and not (outbox.retry.limit or outbox.retry.once)
+
+
+def _reports(settling: Settling) -> Sequence[Message]:
+    return settling.outcome.reports if isinstance(settling.outcome, Rejected) else ()
+
+
+def _first_refused(db: Connection, outbox_name: str, settlings: Sequence[Settling]) -> list[Settling]:
+    """Return the rows with reports that are refused for a reason for the first time: each is tried again for ever."""
+    refused = [each for each in settlings if _reports(each)]
+    if not refused:
+        return []
+    values = {"outbox": outbox_name, "ids": [each.row.id for each in refused], "code": Code.REFUSED}
+    first = set(db.execute(_FIRST_REFUSALS, values).fetchall())
+    return [each for each in refused if (each.row.id, each.error) in first]
 
 
 def _sendable(row: Claimed, made: Any, outbox: Outbox) -> Any:
@@ -111,6 +153,24 @@ def authority_of(outbox: Outbox) -> tuple[tuple[str, ...], str | None]:
     """Return the secrets that sign the requests of an outbox, and its bearer token."""
     secrets = tuple(secret.get_secret_value() for secret in outbox.secrets)
     return secrets, outbox.bearer.get_secret_value() if outbox.bearer else None
+
+
+def _messages(function: Settled, told: Any) -> list[Message]:
+    """Return the messages that `settled` returned."""
+    if told is None:
+        return []
+    if isinstance(told, Message | str | bytes | Mapping) or not isinstance(told, Iterable):
+        raise WrongAnswer(f"settled returned {named(told)}: return a list of Message, or None", function)
+    found = list(told)
+    for each in found:
+        if not isinstance(each, Message):
+            raise WrongAnswer(f"settled returned {named(each)} in its list: return a list of Message", function)
+    return found
+
+
+def _returns_nothing(function: Settled) -> bool:
+    """Return True if the function is annotated so that it returns no messages."""
+    return getattr(function, "__annotations__", {}).get("return", function) in (None, "None")
 
 
 def _ended(settling: Settling) -> Ended:

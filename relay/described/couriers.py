@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from inspect import iscoroutinefunction, signature
 from typing import Any
 
 from pydantic import ValidationError
@@ -16,17 +17,18 @@ from ferryman.channels.model import Channel, Post
 from ferryman.channels.sending import Sending
 from ferryman.relay.described.channel_way import ChannelWay, TokenBucket
 from ferryman.relay.described.courier import Courier, authority_of
-from ferryman.relay.described.hooks import Hooks
-from ferryman.relay.described.mails import mails, with_doubts
+from ferryman.relay.described.hooks import Hooks, never
+from ferryman.relay.described.mails import mails, tried_before, with_doubts
 from ferryman.relay.described.rows import Claimed
 from ferryman.relay.described.service import DescribedOutbox
 from ferryman.relay.service import DrainResult, JournalRelay
 from ferryman.relay.source import source_of, sources
-from ferryman.runtime.errors import Misconfigured
+from ferryman.runtime.errors import FerrymanError, Misconfigured
 from ferryman.runtime.life import Before, no_hook
 from ferryman.runtime.postgres import Connection
 from ferryman.runtime.settings import Settings
 from ferryman.runtime.settings_outbox import Outbox
+from ferryman.runtime.sources import first_problem
 from ferryman.runtime.system import load
 
 # After a send has passed its deadline, so long may pass until its row is settled.
@@ -46,6 +48,7 @@ def courier(name: str, settings: Settings, own: Courier | None = None, before: B
     channel, smtp = _channel(name, outbox, settings), settings.email.provider == "smtp"
     mailing = outbox.channel == "email"
     _check_times(name, outbox, settings)
+    _check_authority(name, outbox, own)
     source = source_of(name, outbox, sources(settings))
     sending = Sending(
         channel,
@@ -58,10 +61,10 @@ def courier(name: str, settings: Settings, own: Courier | None = None, before: B
     )
     bucket = None if outbox.per_second is None else TokenBucket(outbox.per_second)
     usual = {
-        "http": Hooks(prepare=_Posts(outbox, settings.http.max_body_bytes), reads=False),
-        "email": Hooks(prepare=mails, reads=False),
+        "http": Hooks(prepare=_Posts(outbox, settings.http.max_body_bytes), reads=never),
+        "email": Hooks(prepare=mails, reads=never),
     }.get(outbox.channel, Hooks())  # fmt: skip
-    hooks = own.hooks(usual, outbox) if own else usual
+    hooks = own.hooks(usual, name, outbox) if own else usual
     if mailing:
         hooks = _with_doubts(name, hooks)
     # A courier's own `prepare` may make a small body of a large content.
@@ -86,15 +89,19 @@ def courier_service(own: Courier, settings: Settings) -> DescribedOutbox:
                 setting=f"outbox.{own.outbox}", remedy="describe its table in ferryman.toml",
             )  # fmt: skip
         return courier(own.outbox, settings, own)
+    return courier(own.name, settings.model_copy(update={"outbox": {own.name: outbox_of(own)}}), own)
+
+
+def outbox_of(own: Courier) -> Outbox:
+    """Return the description that a courier has itself."""
     try:
-        outbox = Outbox.model_validate(own.outbox)
+        return Outbox.model_validate(own.outbox)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
+        said, remedy = first_problem(error, Outbox)
         raise Misconfigured(
-            f"the courier {own.name} has a wrong description: {'.'.join(map(str, first['loc']))}: {first['msg']}",
-            remedy="correct `outbox=`: docs/settings.md has what is under [outbox.NAME]",
+            f"the courier {own.name} has a wrong description: {said}",
+            remedy=remedy or "correct `outbox=`: docs/settings.md has what is under [outbox.NAME]",
         ) from error
-    return courier(own.name, settings.model_copy(update={"outbox": {own.name: outbox}}), own)
 
 
 def _channel(name: str, outbox: Outbox, settings: Settings) -> Channel:
@@ -102,14 +109,45 @@ def _channel(name: str, outbox: Outbox, settings: Settings) -> Channel:
         return http_channel(settings.http, outbox.slots)
     if outbox.channel == "email":
         return email_channel(settings.email, settings.http, outbox.slots)
+    return _own_channel(name, outbox.channel)
+
+
+def _own_channel(name: str, target: str) -> Channel:
+    """Return a channel of the user's own. Whatever its module or its class raises is theirs to correct."""
+    wanted = "name a class that takes no arguments and has `async def send(self, item)`"
     try:
-        channel: Channel = load(outbox.channel)()
-    except (ImportError, AttributeError, TypeError) as error:
+        channel: Channel = load(target)()
+    except FerrymanError:
+        raise
+    except Exception as error:
         raise Misconfigured(
-            f"cannot make a channel of {outbox.channel}: {error}", setting=f"outbox.{name}.channel",
-            remedy="name a class without arguments that has `async def send(self, item)`",
+            f"cannot make a channel of {target}: {type(error).__name__}: {error}", setting=f"outbox.{name}.channel",
+            remedy=f"run it where the module is, or install it; {wanted}",
         ) from error  # fmt: skip
+    if not (iscoroutinefunction(getattr(channel, "send", None)) and _takes_an_item(channel)):
+        raise Misconfigured(
+            f"{target} is not a channel: it has no `async def send(self, item)`", setting=f"outbox.{name}.channel",
+            remedy=wanted,
+        )  # fmt: skip
     return channel
+
+
+def _takes_an_item(channel: Channel) -> bool:
+    try:
+        signature(channel.send).bind(None)
+    except TypeError:
+        return False
+    return True
+
+
+def _check_authority(name: str, outbox: Outbox, own: Courier | None) -> None:
+    """Refuse requests that nobody could verify, unless that is asked for, or a function of the user's makes them."""
+    if outbox.channel == "http" and not (outbox.signs or outbox.unsigned or (own and own.prepares)):
+        raise Misconfigured(
+            "the receivers could not tell who sends: there are neither secrets nor a bearer",
+            setting=f"outbox.{name}.secrets",
+            remedy='set secrets = ["whsec_..."] to sign requests, or bearer, or unsigned = true to send without either',
+        )
 
 
 def _check_times(name: str, outbox: Outbox, settings: Settings) -> None:
@@ -140,7 +178,7 @@ def _with_doubts(name: str, hooks: Hooks) -> Hooks:
     def prepared(db: Connection, rows: Sequence[Claimed]) -> Sequence[Any]:
         return with_doubts(db, name, rows, hooks.prepare(db, rows))
 
-    return replace(hooks, prepare=prepared, reads=True)
+    return replace(hooks, prepare=prepared, reads=lambda rows: hooks.reads(rows) or bool(tried_before(rows)))
 
 
 class _Posts:

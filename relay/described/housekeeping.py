@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import structlog
 
@@ -20,6 +21,8 @@ from ferryman.runtime.life import Life
 from ferryman.runtime.logs import frames
 from ferryman.runtime.settings_outbox import Outbox
 from ferryman.runtime.supervised import supervise
+
+Connected: TypeAlias = Callable[[], AbstractContextManager[Table]]
 
 log = structlog.get_logger(__name__)
 
@@ -40,9 +43,19 @@ class RowHousekeeping:
     every_seconds: float
 
     @contextmanager
-    def beside(self, life: Life, connected: Callable[[], AbstractContextManager[Table]]) -> Iterator[None]:
-        """Do it until the block ends or the service should stop. A bug in it stops the service."""
-        stopping, bugs = threading.Event(), list[BaseException]()
+    def beside(self, life: Life, connected: Connected, of_service: Connected) -> Iterator[Connected]:
+        """Do it until the block ends or the service should stop. A bug in it stops the service.
+
+        Yield `of_service` for the service: the housekeeping begins when that succeeded once. So what is wrong with the
+        table or its settings is said by the service, and once.
+        """
+        begun, stopping, bugs = threading.Event(), threading.Event(), list[BaseException]()
+
+        @contextmanager
+        def opened() -> Iterator[Table]:
+            with of_service() as table:
+                begun.set()
+                yield table
 
         def interrupted(problem: FerrymanError, seconds: float) -> None:
             log.warning("housekeeping interrupted", outbox=self.outbox_name, error=str(problem))
@@ -56,6 +69,7 @@ class RowHousekeeping:
                 stopping.wait(seconds)
 
         def keep() -> None:
+            begun.wait()
             try:
                 supervise(stopping, connected, serve, interrupted, patient=True)
             except BaseException as error:  # it is raised again, in the thread of the service
@@ -66,9 +80,10 @@ class RowHousekeeping:
         thread = threading.Thread(target=keep, name=f"housekeeping of {self.outbox_name}", daemon=True)
         thread.start()
         try:
-            yield
+            yield opened
         finally:
             stopping.set()
+            begun.set()
             thread.join(_END_SECONDS)
         if bugs:
             raise bugs[0]
@@ -92,4 +107,5 @@ class RowHousekeeping:
         seconds = self.outbox.attempts_retention_seconds
         if self.outbox.channel == "kafka" or not seconds:
             return False
-        return table.forget_attempts(self.outbox_name, seconds) >= MOST_FORGOTTEN
+        mails = self.outbox.channel == "email"
+        return table.forget_attempts(self.outbox_name, seconds, mails=mails) >= MOST_FORGOTTEN

@@ -3,10 +3,10 @@
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-import psycopg
 from psycopg import sql
 
 from ferryman.relay.described.layout import Layout, TableFlaw, literal, quoted, table_of
+from ferryman.relay.described.status_words import words_where
 from ferryman.runtime.postgres import Connection
 from ferryman.runtime.settings_outbox import Outbox
 
@@ -19,9 +19,6 @@ SELECT ARRAY(SELECT a.attname::text
 FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid JOIN pg_am m ON m.oid = c.relam
 WHERE i.indrelid = to_regclass(%(table)s) AND i.indisvalid AND m.amname = 'btree'
 """
-
-# A predicate that names other columns cannot be evaluated, and excludes rows that a claim wants.
-_HOLDS_FOR = "-- outbox.predicate\nSELECT {status}::text FROM unnest({words}::text[]::{type}[]) t ({status}) WHERE "
 
 
 class _Need(NamedTuple):
@@ -45,8 +42,9 @@ class _Index(NamedTuple):
 def lacking(connection: Connection, outbox: Outbox, layout: Layout) -> Iterator[TableFlaw]:
     """Yield what no index serves, judged by the columns and predicates of the valid ones."""
     found = connection.execute(_INDEXES, {"table": sql.Identifier(*layout.table).as_string(connection)}).fetchall()
+    every = outbox.words.every
     indexes = [
-        _Index(columns, _holds_for(connection, predicate, outbox, layout) if predicate else None)
+        _Index(columns, (words_where(connection, layout, predicate, every) or set()) if predicate else None)
         for columns, predicate in found
     ]
     status = layout.columns["status"]
@@ -85,16 +83,3 @@ def _serves(need: _Need, index: _Index, status: str, done: str) -> bool:
     elif not need.of_all:
         return False
     return columns[: len(need.begins_with)] == list(need.begins_with)
-
-
-def _holds_for(connection: Connection, predicate: str, outbox: Outbox, layout: Layout) -> set[str]:
-    """Return the words of the status for whose rows the predicate holds, whatever else is in the row."""
-    status = sql.Identifier(layout.columns["status"])
-    words, kind = sql.Literal(outbox.words.every), sql.SQL(layout.types["status"])
-    statement = sql.SQL(_HOLDS_FOR).format(status=status, words=words, type=kind) + sql.SQL(predicate)
-    try:
-        return {word for (word,) in connection.execute(statement).fetchall()}
-    except psycopg.Error:
-        if connection.broken:
-            raise
-        return set()

@@ -22,8 +22,7 @@ SELECT a.attname, format_type(a.atttypid, a.atttypmod), has_column_privilege(a.a
 FROM pg_attribute a WHERE a.attrelid = to_regclass(%(table)s) AND a.attnum > 0 AND NOT a.attisdropped
 """
 
-# An enum only has the words that it was created with.
-_WORDS = "-- outbox.words\nSELECT {}::text[]::{}[]::text[]"
+_SCHEMA = "-- outbox.schema\nSELECT FROM pg_namespace WHERE nspname = %s"
 
 _TEXTS = ("text", "character varying", "character")
 _NUMBERS = ("smallint", "integer", "bigint")
@@ -44,11 +43,13 @@ _ROLES: dict[str, tuple[tuple[str, ...], str]] = {
     "error": (_TEXTS, "text"),
     "lease": (_TIMES, "timestamptz"),
     "created_at": (_TIMES, "timestamptz NOT NULL DEFAULT clock_timestamp()"),
-    "next_attempt_at": (_TIMES, "timestamptz"),
+    "next_attempt_at": (_TIMES, "timestamptz NOT NULL DEFAULT clock_timestamp()"),
     "done_at": (_TIMES, "timestamptz"),
     "reference": (_TEXTS, "text"),
     "updated_at": (_TIMES, "timestamptz"),
 }
+_USEFUL = {"destination", "payload", "created_at", "next_attempt_at", "done_at"}
+"""The roles of optional columns that a new table gets."""
 _OF_KAFKA, _OF_CHANNELS = {"topic"}, {"destination", "reference", "updated_at"}
 CHANGED = ("status", "attempts", "error", "lease", "next_attempt_at", "done_at", "reference", "updated_at")
 """The roles of columns that the relay writes."""
@@ -102,8 +103,15 @@ class Layout:
 
 def look(connection: Connection, outbox: Outbox) -> LiveTable | None:
     """Return the table as the database has it; None if there is no such table."""
-    quoted = sql.Identifier(*outbox.table.split(".")).as_string(connection)
-    rows = connection.execute(_COLUMNS, {"table": quoted}).fetchall()
+    name = sql.Identifier(*outbox.table.split(".")).as_string(connection)
+    try:
+        rows = connection.execute(_COLUMNS, {"table": name}).fetchall()
+    except psycopg.errors.InsufficientPrivilege as error:
+        schema, login = quoted(outbox.table.partition(".")[0]), quoted(connection.info.user)
+        raise Misconfigured(
+            f"{connection.info.user} may not use the schema of {outbox.table}",
+            remedy=f"as its owner, GRANT USAGE ON SCHEMA {schema} TO {login};",
+        ) from error
     if not rows:
         return None
     return LiveTable(
@@ -114,6 +122,13 @@ def look(connection: Connection, outbox: Outbox) -> LiveTable | None:
     )  # fmt: skip
 
 
+def has_schema(connection: Connection, outbox: Outbox) -> bool:
+    """Return True if the table's name has no schema, or one that exists."""
+    schema, dot, _ = outbox.table.partition(".")
+    found = connection.execute(_SCHEMA, (schema,)).fetchone()
+    return not dot or found is not None
+
+
 def fit(name: str, outbox: Outbox, live: LiveTable | None, *, by_relay: bool = True) -> Layout:
     """Return the layout that the statements are made for; raise Misconfigured with everything that is wrong.
 
@@ -121,9 +136,9 @@ def fit(name: str, outbox: Outbox, live: LiveTable | None, *, by_relay: bool = T
     """
     if found := flaws(outbox, live, by_relay=by_relay):
         raise Misconfigured(
-            f"the table {outbox.table} does not fit its description" if live else f"there is no table {outbox.table}",
+            "; ".join(flaw.why for flaw in found),
             setting=f"outbox.{name}.columns" if live else f"outbox.{name}.table",
-            remedy="correct the description, or the table: " + " ".join(flaw.ddl for flaw in found),
+            remedy=f"correct the description, or the table {outbox.table}: " + " ".join(flaw.ddl for flaw in found),
         )
     assert live is not None
     columns = _columns(outbox, live)
@@ -133,12 +148,14 @@ def fit(name: str, outbox: Outbox, live: LiveTable | None, *, by_relay: bool = T
     return Layout(tuple(outbox.table.split(".")), columns, types, never_null)
 
 
-def flaws(outbox: Outbox, live: LiveTable | None, *, by_relay: bool = True) -> list[TableFlaw]:
+def flaws(outbox: Outbox, live: LiveTable | None, *, by_relay: bool = True, has_schema: bool = True) -> list[TableFlaw]:
     """Return everything in which a table does not fit its description."""
     columns = _columns(outbox, live)
     if live is None:
-        return [TableFlaw(f"there is no table {outbox.table}", _creation(outbox, columns))]
-    return list(_mending(outbox, columns, live, by_relay=by_relay))
+        schema = "" if has_schema else f"CREATE SCHEMA {quoted(outbox.table.partition('.')[0])}; "
+        return [TableFlaw(f"there is no table {outbox.table}", schema + _creation(outbox, columns))]
+    found = list(_mending(outbox, columns, live, by_relay=by_relay))
+    return [*found, *_refused_rights(outbox, columns, live)] if by_relay else found
 
 
 def _columns(outbox: Outbox, live: LiveTable | None) -> dict[str, str]:
@@ -146,29 +163,8 @@ def _columns(outbox: Outbox, live: LiveTable | None) -> dict[str, str]:
     return {
         role: column
         for role, (column, needed) in _wanted(outbox)
-        if needed or live is None or column in live.columns
+        if needed or (role in _USEFUL if live is None else column in live.columns)
     }  # fmt: skip
-
-
-def check_words(connection: Connection, name: str, outbox: Outbox, kind: str) -> None:
-    """Refuse words that the status cannot hold."""
-    if flaw := word_flaw(connection, outbox, kind):
-        raise Misconfigured(
-            flaw.why, setting=f"outbox.{name}.words", remedy=f"correct the words, or the type: {flaw.ddl}"
-        )
-
-
-def word_flaw(connection: Connection, outbox: Outbox, kind: str) -> TableFlaw | None:
-    """Return why the status cannot hold the words: an enum may lack one, and a short text the room for one."""
-    words = outbox.words.every
-    mends = f"ALTER TABLE {table_of(outbox)} ALTER COLUMN {quoted(outbox.columns.status or 'status')} TYPE text;"
-    try:
-        row = connection.execute(sql.SQL(_WORDS).format(sql.Literal(words), sql.SQL(kind))).fetchone()
-        if row == (words,):
-            return None
-    except psycopg.DataError:
-        mends = " ".join(f"ALTER TYPE {kind} ADD VALUE IF NOT EXISTS {literal(word)};" for word in words)
-    return TableFlaw(f"the status column of {outbox.table} cannot hold all of {', '.join(words)}", mends)
 
 
 def _wanted(outbox: Outbox) -> Iterator[tuple[str, tuple[str, bool]]]:
@@ -181,6 +177,8 @@ def _wanted(outbox: Outbox) -> Iterator[tuple[str, tuple[str, bool]]]:
             yield role, (outbox.lease.column, True)
         elif role in (_OF_CHANNELS if outbox.channel == "kafka" else _OF_KAFKA):
             continue
+        elif role not in given and role in optional and role in given.values():
+            continue  # the column with this role's usual name was given another role
         elif role in given or not (fixed.get(role) or role == "updated_at"):
             yield role, (given.get(role, role), role in given or role not in optional)
 
@@ -206,25 +204,56 @@ def _creation(outbox: Outbox, columns: dict[str, str]) -> str:
 
 
 def _mending(outbox: Outbox, columns: dict[str, str], live: LiveTable, *, by_relay: bool) -> Iterator[TableFlaw]:
-    table, alter = table_of(outbox), f"ALTER TABLE {table_of(outbox)}"
+    alter = f"ALTER TABLE {table_of(outbox)}"
     for role, column in _unlike(columns).items():
         found, types, name = live.columns.get(column), _ROLES[role][0], quoted(column)
         if found is None:
-            yield TableFlaw(f"there is no column {name} ({role})", f"{alter} ADD COLUMN {name} {_type(role, outbox)};")
+            why = f"there is no column {name}: {_why_needed(role, outbox)}"
+            yield TableFlaw(why, f"{alter} ADD COLUMN {name} {_addition(role, outbox)};")
         elif types and re.sub(r"\(.*?\)", "", found.type) not in types:
             kind = _type(role, outbox).split(" ")[0]
             mends = f"{alter} ALTER COLUMN {name} TYPE {kind} USING {name}::{kind};"
-            yield TableFlaw(f"the column {name} ({role}) is {found.type}, not {' or '.join(types)}", mends)
-        elif by_relay and not found.readable:
-            yield TableFlaw(f"{live.role} may not read {name}", f"GRANT SELECT ON {table} TO {quoted(live.role)};")
-        elif by_relay and role in CHANGED and not found.changeable:
-            mends = f"GRANT UPDATE ({name}) ON {table} TO {quoted(live.role)};"
-            yield TableFlaw(f"{live.role} may not change {name}", mends)
+            yield TableFlaw(f"{_called(name, role)} is {found.type}, not {' or '.join(types)}", mends)
         elif by_relay and (flaw := _unworkable(outbox, role, found)):
-            yield TableFlaw(f"the column {name} ({role}) {flaw.why}", f"{alter} ALTER COLUMN {name} {flaw.ddl};")
+            yield TableFlaw(f"{_called(name, role)} {flaw.why}", f"{alter} ALTER COLUMN {name} {flaw.ddl};")
     if columns["id"] in live.columns and columns["id"] not in live.unique:
         name = quoted(columns["id"])
-        yield TableFlaw(f"the column {name} (id) is not unique by itself", f"{alter} ADD UNIQUE ({name});")
+        yield TableFlaw(f"{_called(name, 'id')} is not unique by itself", f"{alter} ADD UNIQUE ({name});")
+
+
+def _called(name: str, role: str) -> str:
+    return f"the column {name}" if name == role else f"the column {name} ({role})"
+
+
+def _refused_rights(outbox: Outbox, columns: dict[str, str], live: LiveTable) -> Iterator[TableFlaw]:
+    """Yield the rights that this login lacks, each once with all of its columns."""
+    table, role = table_of(outbox), quoted(live.role)
+    there = {column: live.columns[column] for column in columns.values() if column in live.columns}
+    changed = {columns[each] for each in CHANGED if each in columns}
+    if unread := [quoted(column) for column, found in there.items() if not found.readable]:
+        yield TableFlaw(f"{live.role} may not read {', '.join(unread)}", f"GRANT SELECT ON {table} TO {role};")
+    if fixed := [quoted(column) for column, found in there.items() if column in changed and not found.changeable]:
+        names = ", ".join(fixed)
+        yield TableFlaw(f"{live.role} may not change {names}", f"GRANT UPDATE ({names}) ON {table} TO {role};")
+
+
+def _why_needed(role: str, outbox: Outbox) -> str:
+    """Return what asks for a column that the table lacks, and what would do without it."""
+    if role == "lease":
+        return "lease.column can name another timestamp"
+    if role in outbox.columns.model_dump(exclude_none=True):
+        return f"columns.{role} names it"
+    needs = {
+        "next_attempt_at": "retry.jitter needs it; ",
+        "created_at": 'order = "key" needs it; ',
+        "key": 'order = "key" needs it; ' if outbox.order == "key" else "",
+    }
+    instead = {
+        "topic": ", or topic the one topic of all rows", "type": ", or type the one type of all rows",
+        "destination": ", or url the one destination of all rows" if outbox.channel == "http" else "",
+        "status": "; the rows that are there count as not sent with this DDL",
+    }  # fmt: skip
+    return f"{needs.get(role, '')}columns.{role} can name another{instead.get(role, '')}"
 
 
 def _unworkable(outbox: Outbox, role: str, found: LiveColumn) -> TableFlaw | None:
@@ -232,7 +261,7 @@ def _unworkable(outbox: Outbox, role: str, found: LiveColumn) -> TableFlaw | Non
     if role == "error" and not found.nullable:  # a row that succeeds has none
         return TableFlaw("cannot be set to null", "DROP NOT NULL")
     if role == "destination" and found.nullable and outbox.channel != "email":
-        return TableFlaw("may be null, and claims walk past such rows", "SET NOT NULL")
+        return TableFlaw("may be null, and claims walk past such rows: fill it", "SET NOT NULL")
     if role == "lease" and re.search(r"\([0-2]\)", found.type):  # the lease tells the attempts of a row apart
         return TableFlaw("is not precise to the millisecond", f"TYPE {re.sub(r'[(].*?[)]', '', found.type)}")
     return None
@@ -245,9 +274,18 @@ def _unlike(columns: dict[str, str]) -> dict[str, str]:
 
 
 def _type(role: str, outbox: Outbox) -> str:
+    if role == "payload" and outbox.channel != "kafka":
+        return "jsonb NOT NULL"
     if role == "status":
         return f"text NOT NULL DEFAULT {literal(outbox.words.pending[0])}"
     return _ROLES[role][1]
+
+
+def _addition(role: str, outbox: Outbox) -> str:
+    """Return the definition of a column that a table with rows can be given."""
+    definition = {"id": "uuid NOT NULL UNIQUE DEFAULT gen_random_uuid()", "next_attempt_at": "timestamptz"}.get(role)
+    definition = definition or _type(role, outbox)
+    return definition if "DEFAULT" in definition else definition.removesuffix(" NOT NULL")
 
 
 def table_of(outbox: Outbox) -> str:

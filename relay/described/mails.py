@@ -18,7 +18,7 @@ _POSSIBLY_SENT = """\
 -- outbox.possibly_sent
 SELECT a.row_id, a.content, extract(epoch FROM clock_timestamp() - min(a.began_at))::float8
 FROM ferryman.outbox_attempt a
-WHERE a.outbox = %(outbox)s AND a.row_id = ANY (%(ids)s) AND a.outcome IN ('unknown', 'lost')
+WHERE a.outbox = %(outbox)s AND a.row_id = ANY (%(ids)s) AND a.outcome IN ('unknown', 'lost', 'held')
   AND NOT EXISTS (SELECT FROM ferryman.outbox_attempt d
                   WHERE d.outbox = a.outbox AND d.row_id = a.row_id AND d.outcome = 'reopened'
                     AND d.began_at > a.began_at)
@@ -35,19 +35,28 @@ def with_doubts(db: Connection, outbox: str, rows: Sequence[Claimed], made: Sequ
     """Give each mail its key and edition, and its doubt if an attempt of this edition may have arrived."""
     editions = {row.id: edition_of(row) for row in rows}
     ages: dict[tuple[str, str | None], float] = {}
-    if again := [row.id for row in rows if row.attempts > 1 or row.lost]:
+    if again := tried_before(rows):
         found = db.execute(_POSSIBLY_SENT, {"outbox": outbox, "ids": again}).fetchall()
         ages = {(row_id, content): age for row_id, content, age in found}
 
     def doubt(row: Claimed) -> Doubt | None:
         known = [ages[key] for key in ((row.id, None), (row.id, editions[row.id])) if key in ages]
-        return Doubt(max(known, default=math.inf), row.reference) if known or row.reference else None
+        unsettled = row.lost or row.set_back  # perhaps not in the log: by SQL, its lease may be null
+        return Doubt(max(known, default=math.inf), row.reference) if known or row.reference or unsettled else None
 
     return [
         replace(item, key=key_of(row, editions[row.id]), edition=editions[row.id], doubt=doubt(row))
         if isinstance(item, Mail) else item
         for row, item in zip(rows, made, strict=True)
     ]  # fmt: skip
+
+
+def tried_before(rows: Sequence[Claimed]) -> list[str]:
+    """Return the ids of the rows that an earlier attempt may have sent.
+
+    A row's count does not tell: an outage takes its attempts back, and a person may have reset it.
+    """
+    return [row.id for row in rows if row.tried or row.lost or row.set_back]
 
 
 def edition_of(row: Claimed) -> str:
@@ -64,7 +73,7 @@ def _mail(row: Claimed) -> Mail | Rejected:
     try:
         given = json.loads(row.content)
         subject, text, html = given["subject"], given.get("text", given.get("body")), given.get("html")
-    except (ValueError, KeyError, AttributeError, TypeError):
+    except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
         return Rejected("the payload is not an object with a subject", Code.MAIL_INVALID)
     if not (isinstance(subject, str) and isinstance(text, str) and isinstance(html, str | None)):
         return Rejected("subject, text and html must be texts, and one of text and body is needed", Code.MAIL_INVALID)

@@ -12,6 +12,9 @@ from ferryman.runtime.settings_outbox import Outbox
 IN_DOUBT_BEGINS = "in doubt: "
 """The beginning of the error of a row that may have been sent, and waits for a person."""
 
+BY_HAND = "discarded by hand"
+"""The beginning of the error of a row that a person gave up."""
+
 # The longest wait that a channel may ask for: as long as `http.retry_after_cap_seconds` may be.
 _LONGEST_ASKED_SECONDS = 604_800.0
 
@@ -40,8 +43,12 @@ class Claimed(NamedTuple):
     """The receiver's name for the message, if an attempt was told."""
     flaw: str | None = None
     """Why nothing can be made of the row: it is rejected alone."""
+    tried: bool = False
+    """True if the attempt log knows an earlier attempt of a mail; other rows are not looked up."""
     too_large: int | None = None
     """The bytes of a content that is larger than it may be sent: it was not read, and `content` is empty."""
+    set_back: bool = False
+    """True if a mail was set back by SQL while it was being sent: nobody settled that attempt."""
 
     def entry(self, position: int) -> Entry:
         """Return the row as an entry of the journal, which the relay publishes."""
@@ -113,7 +120,8 @@ def released(row: Claimed, error: str | None = None) -> Settling:
 def _failed(outbox: Outbox, row: Claimed, why: Rejected | Retry | Unavailable | Unknown, dice: float) -> Settling:
     words, retries = outbox.words, retries_of(outbox.retry)
     if outbox.retry.once or (retries.limit and row.attempts >= retries.limit):
-        doubtful = outbox.channel == "email" and isinstance(why, Unknown)  # a person decides, not the last attempt
+        may_have_arrived = isinstance(why, Unknown) or getattr(why, "in_doubt", False)
+        doubtful = outbox.channel == "email" and may_have_arrived  # a person decides, not the last attempt
         error = IN_DOUBT_BEGINS + why.error if doubtful else why.error
         return Settling(row, RowEnd.GIVEN_UP, words.dead or words.pending[-1], error)
     asked = why.after_seconds if isinstance(why, Retry | Unavailable) else None

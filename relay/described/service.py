@@ -17,20 +17,19 @@ import psycopg
 import structlog
 
 from ferryman.channels.outcome import Code, Delivered, Rejected, Retry, Unknown
-from ferryman.migrations import chains
 from ferryman.relay import metrics
-from ferryman.relay.described.hooks import Hooks, NotTried, SettledFailed
+from ferryman.relay.described.held import HeldDestinations
+from ferryman.relay.described.hooks import Hooks, NotTried
 from ferryman.relay.described.housekeeping import RowHousekeeping
 from ferryman.relay.described.indexes import lacking
+from ferryman.relay.described.reports import Reports
 from ferryman.relay.described.rows import Claimed, RowEnd, Settling, released, settling
-from ferryman.relay.described.statements import given_up_words
-from ferryman.relay.described.table import Table, needed_role, open_table, refusals_are_the_tables
+from ferryman.relay.described.table import Table, check_log, needed_role, open_table, refusals_are_the_tables
 from ferryman.relay.described.way_out import Room, SentRow, WayOut
 from ferryman.relay.lanes import Turn
 from ferryman.relay.policy import Waits
 from ferryman.relay.source import SourceDatabase
 from ferryman.runtime import postgres
-from ferryman.runtime.desk import WHOLE_OUTBOX, read_paused_in
 from ferryman.runtime.errors import FerrymanError
 from ferryman.runtime.life import Before, Life
 from ferryman.runtime.settings_outbox import Outbox
@@ -41,7 +40,8 @@ log = structlog.get_logger(__name__)
 _AWAY_SECONDS = 0.1
 _SHORTEST_REST_SECONDS = 0.01
 _LOST_SECONDS = 1.0
-_HELD_SECONDS = 1.0
+_MOST_REASONS = 10
+"""The most reasons of failed rows that a turn logs."""
 
 
 @dataclass(slots=True)
@@ -62,7 +62,7 @@ class DescribedOutbox:
     most_content_bytes: int | None = None
     """Larger contents are not read: `prepare` rejects their rows."""
     lost_at: float = 0.0
-    """The time of the next look for rows that other relays left behind."""
+    """The time of the next look for rows that other processes left behind."""
     _unsettled: Sequence[Settling] = ()
     _interrupted: Collection[str] = ()
     """The rows that were claimed when `prepare` lost the connection. If they lose it again, their leases must end."""
@@ -82,14 +82,13 @@ class DescribedOutbox:
     """True while such a row is under way: nothing else is."""
     _others_first: bool = False
     """True after such a row has ended, until due rows were claimed: they do not wait for the next such row as well."""
-    held_at: float = 0.0
-    """The time of the next look at what is paused or held."""
-    paused: bool = False
-    """True while the whole outbox is paused by hand."""
-    _held: Collection[str] = ()
-    """The destinations that are paused by hand or held by the hook."""
-    _held_by_hook: Collection[str] = ()
     _warned: bool = False
+    held: HeldDestinations = field(init=False)
+    reports: Reports = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.held = HeldDestinations(self.outbox_name, self.label, self.hooks)
+        self.reports = Reports(self.outbox_name, self.outbox, self.hooks, self.before)
 
     @property
     def name(self) -> str:
@@ -97,10 +96,11 @@ class DescribedOutbox:
 
     def run(self, life: Life) -> None:
         """Send rows until told to stop; then what is under way ends and is settled. A table that never fit ends it."""
-        with closing(self.way), self.housekeeping.beside(life, self.opened):
+        housekeeping = partial(self.opened, f"housekeeping of {self.name}")
+        with closing(self.way), self.housekeeping.beside(life, housekeeping, self.opened) as opened:
             interrupted = waiting(life, outbox=self.outbox_name)
-            supervise(life.stopping, self.opened, partial(self._take_turns, life), interrupted)
-            if self._unsettled or self._lost_twice or self.way.under_way:
+            supervise(life.stopping, opened, partial(self._take_turns, life), interrupted)
+            if self._unsettled or self.reports.unreported or self._lost_twice or self.way.under_way:
                 self._finish_anew(life)
 
     @property
@@ -109,18 +109,19 @@ class DescribedOutbox:
         return RowHousekeeping(self.outbox_name, self.outbox, self.label, self.source.settings.relay.backlog_seconds)
 
     @contextmanager
-    def opened(self) -> Iterator[Table]:
-        """Connect, and check the table."""
+    def opened(self, process: str | None = None) -> Iterator[Table]:
+        """Connect, and check the table. `process` is the name of the connection, unless it is the one of the turns."""
         settings, kafka = self.source.settings, self.outbox.channel == "kafka"
         with (
             postgres.naming(self.source.setting),
             postgres.connect(
-                settings, self.name, autocommit=True, writes=True, role=needed_role(self.outbox)
+                settings, process or self.name, autocommit=True, writes=True, role=needed_role(self.outbox)
             ) as connection,
         ):
             connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
             if not kafka:
-                chains.check(connection)  # it has the log of attempts
+                check_log(connection, self.outbox_name)
+                self.hooks.check(connection)
             table = open_table(connection, self.outbox_name, self.outbox, settings.database, self.most_content_bytes)
             self._warn_once(table)
             yield table
@@ -134,7 +135,7 @@ class DescribedOutbox:
 
     def drain(self, stopping: threading.Event, observe: Callable[[Turn], None]) -> int:
         """Send what is due now. Return how much is left for later. Raise when the database or the way out is away."""
-        with closing(self.way), postgres.translated(), self.opened() as table:
+        with closing(self.way), refusals_are_the_tables(self.outbox_name), self.opened() as table:
             while not stopping.is_set():
                 self._refuse_to_wait()
                 turn = self.run_once(table, stopping)
@@ -145,10 +146,12 @@ class DescribedOutbox:
                     break
                 stopping.wait(self._rest)
             self._finish(table, observe)
+            if self.reports.unreported and self.reports.last:
+                raise self.reports.last
             self._refuse_to_wait()
             while not stopping.is_set() and self.housekeeping.forget(table):
                 pass
-            return sum(each.pending + each.retrying for each in self.housekeeping.measure(table))
+            return sum(each.pending + each.retrying + each.claimed for each in self.housekeeping.measure(table))
 
     def _refuse_to_wait(self) -> None:
         if self.way.why_not():
@@ -164,7 +167,10 @@ class DescribedOutbox:
             with refusals_are_the_tables(self.outbox_name):
                 turn = self.run_once(table, life.stopping)
             succeeded()
-            life.ready()
+            if self.reports.problem:
+                life.not_ready(str(self.reports.problem))
+            else:
+                life.ready()
             if not (turn.published or turn.failed or self.way.under_way or self._walks):
                 life.wait(self._rest)
         with refusals_are_the_tables(self.outbox_name):
@@ -187,6 +193,10 @@ class DescribedOutbox:
             self._settle(table, [released(row) for row in waiting])
         while self.way.under_way and not self.way.why_not():
             observe(self._settle_ended(table, self._ended(self.outbox.poll_seconds)))
+        observe(self._report_again(table, self.reports.take()))
+        if left := self.reports.unreported:
+            log.warning("rows wait for their leases", outbox=self.outbox_name, rows=len(left),
+                        error=str(self.reports.last)[:500])  # fmt: skip
 
     # --- a turn
 
@@ -194,6 +204,7 @@ class DescribedOutbox:
         """Take one turn: claim as many rows as there is room for, begin them, and settle what ended."""
         if self._unsettled:
             self._settle(table, self._unsettled)
+        reported = self._report_again(table, self.reports.again())
         self.way.meet(table.connection)
         self.before("claim rows")
         rows = self._claim(table)
@@ -208,7 +219,15 @@ class DescribedOutbox:
             self._rest_seconds = _SHORTEST_REST_SECONDS
         elif not (self._full or self._walks):
             self._rest_seconds = min(self.outbox.poll_seconds, self._rest_seconds * 2)
-        return self._settle_ended(table, [*unsent, *ended])
+        turn = self._settle_ended(table, [*unsent, *ended])
+        return replace(turn, published=turn.published + reported.published, failed=turn.failed + reported.failed)
+
+    def _report_again(self, table: Table, rows: Sequence[Settling]) -> Turn:
+        """Settle rows whose report failed before for a reason that may have passed."""
+        if not rows:
+            return Turn()
+        settled = self._settle(table, rows, again=True)
+        return self._count([each for each in rows if each.row.id in settled], [])
 
     @property
     def _rest(self) -> float:
@@ -220,16 +239,16 @@ class DescribedOutbox:
         self._walks = self._full = False
         if self._alone and not self.way.under_way:
             self._alone, self._others_first = False, True
-        if time.monotonic() >= self.held_at:
-            self._look_what_is_held(table)
+        self.held.look(table)
         if self._alone or self._lost_twice:
             return self._next_alone()
         room = self.way.room()
-        self._full = not (room.most or self.paused)
-        if self._full or self.paused:
+        self._full = not (room.most or self.held.paused)
+        if self._full or self.held.paused or not (most := self.reports.room(room.most)):
             return []
         began = time.monotonic()
-        room = replace(room, avoided={*room.avoided, *self._held})
+        begun = [*room.begun, *(each.row.id for each in self.reports.unreported)]
+        room = replace(room, most=most, avoided={*room.avoided, *self.held.avoided}, begun=begun)
         rows = self._claim_lost(table, room) if began >= self.lost_at else []
         if not rows and not self._lost_twice:
             rows = self._claim_due(table, room)
@@ -240,7 +259,7 @@ class DescribedOutbox:
 
     def _claim_due(self, table: Table, room: Room) -> list[Claimed]:
         if "claim_fair" not in table.statements:
-            return table.claim(room.most, room.avoided)
+            return table.claim(room.most, room.avoided, room.begun)
         rows, self._after = table.claim_fair(room, self._after)
         self._fruitful = self._fruitful or bool(rows)
         self._walks = not rows and (self._after is not None or self._fruitful)
@@ -250,9 +269,9 @@ class DescribedOutbox:
     def _claim_lost(self, table: Table, room: Room) -> list[Claimed]:
         """Claim rows that another process left behind. One that was lost twice running goes with nothing beside it."""
         now = time.monotonic()
-        if given_up := self._bury(table, room.begun):
+        if given_up := self.reports.bury(table, room.begun):
             metrics.dead(self.label, [self.way.label_of(row.destination) for row in given_up])
-            log.error("given up", outbox=self.outbox_name, rows=len(given_up), error="their relay ended each time")
+            log.error("given up", outbox=self.outbox_name, rows=len(given_up), error="their process ended each time")
         rows = table.claim_lost(room.most if self.way.many_lost else 1, room)
         if not rows and not self._others_first:
             self._lost_twice = table.claim_lost(1, room, twice=True)
@@ -270,16 +289,6 @@ class DescribedOutbox:
         rows, self._lost_twice, self._alone = self._lost_twice, [], True
         return rows
 
-    def _look_what_is_held(self, table: Table) -> None:
-        """Look, once a second, what is paused by hand or held by the hook. Rows under way end as they would."""
-        self._held_by_hook = self.hooks.held_now(table, self.outbox_name, self._held_by_hook)
-        with postgres.transaction(table.connection, table.limits):
-            paused = {each["destination"] for each in read_paused_in(table.connection, self.outbox_name)}
-        if self.paused != (WHOLE_OUTBOX in paused):
-            log.info("resumed" if self.paused else "paused", outbox=self.outbox_name)
-        self.paused, self._held = WHOLE_OUTBOX in paused, [*self._held_by_hook, *paused - {WHOLE_OUTBOX}]
-        self.held_at = time.monotonic() + _HELD_SECONDS
-
     def _begin(self, table: Table, rows: Sequence[Claimed]) -> list[SentRow]:
         """Prepare the rows, and begin to send them. Return those that are not to be sent."""
         unsent = [SentRow(row, Rejected(row.flaw, Code.HEADER_INVALID), 0.0) for row in rows if row.flaw]
@@ -287,8 +296,9 @@ class DescribedOutbox:
         try:
             made = list(zip(rows, self.hooks.prepared(table, self.outbox_name, rows) if rows else (), strict=True))
         except Exception:
-            self._unsettled = [released(row) for row in rows if row.id not in self._interrupted]
-            self._interrupted = {row.id for row in rows}
+            lost = table.connection.broken
+            self._unsettled = [released(row) for row in rows if not lost or row.id not in self._interrupted]
+            self._interrupted = {row.id for row in rows} if lost else ()
             raise
         self._interrupted = ()
         unsent += [
@@ -324,57 +334,14 @@ class DescribedOutbox:
         settled = self._settle(table, settlings)
         return self._count([each for each in settlings if each.row.id in settled], sent)
 
-    def _settle(self, table: Table, settlings: Sequence[Settling]) -> set[str]:
+    def _settle(self, table: Table, settlings: Sequence[Settling], *, again: bool = False) -> set[str]:
         """Settle the rows, and remember them until that succeeded. Return the ids of those that were still ours."""
         self._unsettled = settlings
-        settled = self._settle_and_tell(table, settlings)
+        settled = self.reports.settle(table, settlings, again=again)
         self._unsettled = ()
-        if lost := len(settlings) - len(settled):
+        if lost := len({each.row.id for each in settlings} - settled - self.reports.ids):
             log.warning("lease lost", outbox=self.outbox_name, rows=lost)
         return settled
-
-    def _tell(self, table: Table, settlings: Sequence[Settling], ours: Collection[str]) -> None:
-        """Call the hook with the rows that were still ours."""
-        if ours:
-            self.before("commit rows")
-            self.hooks.tell(table, [each for each in settlings if each.row.id in ours])
-
-    def _bury(self, table: Table, begun: Collection[str]) -> list[Claimed]:
-        """Give up rows that were lost too often, and call the hook with them, or with each alone if it fails."""
-        error = given_up_words(self.outbox)
-        why, status = Rejected(error, Code.WORKER_LOST), self.outbox.words.dead or self.outbox.words.pending[-1]
-
-        def told(rows: Sequence[Claimed]) -> None:
-            ends = [Settling(row, RowEnd.GIVEN_UP, status, error, outcome=why) for row in rows]
-            if ends and not self._told(table, ends):
-                for each in ends if len(ends) > 1 else ():
-                    self._told(table, [each])
-
-        return table.bury(told, begun)
-
-    def _told(self, table: Table, ends: Sequence[Settling]) -> bool:
-        """Call the hook in a savepoint. Return False if it fails."""
-        try:
-            with table.connection.transaction():
-                self._tell(table, ends, [each.row.id for each in ends])
-        except SettledFailed as failed:
-            self._log_failed(failed, ends[0])
-            return False
-        return True
-
-    def _log_failed(self, failed: SettledFailed, first: Settling) -> None:
-        kind, where = failed.args
-        log.error("settled failed", outbox=self.outbox_name, row=first.row.id, error=kind, where=where)
-
-    def _settle_and_tell(self, table: Table, settlings: Sequence[Settling]) -> set[str]:
-        """Settle the rows, or each alone. One that the hook fails for is settled without: it must not be sent again."""
-        try:
-            return table.settle(settlings, partial(self._tell, table, settlings))
-        except SettledFailed as failed:
-            if len(settlings) > 1:
-                return {identity for each in settlings for identity in self._settle_and_tell(table, [each])}
-            self._log_failed(failed, settlings[0])
-            return table.settle(settlings)
 
     def _count(self, ours: Sequence[Settling], sent: Sequence[SentRow]) -> Turn:
         """Count and log what became of the rows; `ours` are those that were settled."""
@@ -390,10 +357,17 @@ class DescribedOutbox:
             for each in sent if not isinstance(each.outcome, Delivered)
         ])  # fmt: skip
         metrics.dead(self.label, dead)
-        if failed:
-            log.warning(
-                "publishing failed", outbox=self.outbox_name, rows=len(failed), given_up=len(dead),
-                error=failed[0].error,
-            )  # fmt: skip
+        self._log_failed(failed)
         unknown = sum(isinstance(each.outcome, Unknown) for each in sent)
         return Turn(published=len(done), failed=len(failed), unknown=unknown)
+
+    def _log_failed(self, failed: Sequence[Settling]) -> None:
+        """Log each reason once, with the number of its rows and one of them."""
+        event = "publishing failed" if self.outbox.channel == "kafka" else "sending failed"
+        reasons: dict[str | None, list[Settling]] = {}
+        for each in failed:
+            reasons.setdefault(each.error, []).append(each)
+        for error, rows in list(reasons.items())[:_MOST_REASONS]:
+            given_up = sum(each.end is RowEnd.GIVEN_UP for each in rows)
+            log.warning(event, outbox=self.outbox_name, rows=len(rows), given_up=given_up, row=rows[0].row.id,
+                        code=getattr(rows[0].outcome, "code", None), error=error)  # fmt: skip

@@ -7,15 +7,15 @@ from typing import TypeAlias
 from psycopg.sql import SQL, Composable, Composed, Identifier, Literal
 
 from ferryman.relay.described.layout import Layout
-from ferryman.relay.described.rows import IN_DOUBT_BEGINS
+from ferryman.relay.described.rows import BY_HAND, IN_DOUBT_BEGINS
 from ferryman.relay.policy import retries_of
 from ferryman.runtime.settings_outbox import Outbox
 
-IN_DOUBT = "claimed, and never settled: its relay ended, or took too long"
-"""The error of a row while it is being sent, so that it stays there when nobody settles the row."""
-IN_DOUBT_AGAIN = "claimed again, and not settled either: its relay ended, or took too long"
+IN_DOUBT = "claimed, and not settled yet: it is being sent, or its process ended"
+"""The error of a row while it is being sent; it stays there when nobody settles the row."""
+IN_DOUBT_AGAIN = "claimed again, and not settled yet: it is being sent, or its process ended again"
 """The error of a row that was lost once, while it is being sent again."""
-GIVEN_UP = "given up: each time it was claimed its relay ended, or took too long"
+GIVEN_UP = "given up: each time it was claimed its process ended, or took too long"
 HELD = IN_DOUBT_BEGINS + "each time it was claimed its process ended, or took too long"
 """The same of a row that must not be sent twice."""
 
@@ -28,15 +28,17 @@ _CLAIM = """\
 WITH due AS (
     SELECT t.{id} AS id, t.{error}::text AS error, t.{status}::text AS status, t.{lease} AS lease
     FROM {table} t
-    WHERE {which} AND {left}{turn}{avoided}{each}
+    WHERE {which} AND {left}{turn}{not_begun}{avoided}{each}
     ORDER BY {order}
     LIMIT %(most)s
     FOR UPDATE OF t SKIP LOCKED
-){logged}
-UPDATE {table} t SET {set_claimed}
-FROM due
-WHERE t.{id} = due.id
-RETURNING {claimed_row}
+){logged}, claimed AS (
+    UPDATE {table} t SET {set_claimed}
+    FROM due
+    WHERE t.{id} = due.id
+    RETURNING {claimed_row}
+)
+SELECT {read_row}
 """
 
 # Each destination gives at most its room, however many rows wait behind it. PostgreSQL walks from one destination to
@@ -58,7 +60,7 @@ WITH RECURSIVE places (place, number) AS (
     CROSS JOIN LATERAL (
         SELECT t.{id} AS id, t.{error}::text AS error, t.{status}::text AS status, t.{lease} AS lease
         FROM {table} t
-        WHERE t.{destination} = p.place AND {which} AND {left}{turn}
+        WHERE t.{destination} = p.place AND {which} AND {left}{turn}{not_begun}
         ORDER BY {order}
         LIMIT greatest(%(each)s - coalesce(b.rows, 0), 0)
         FOR UPDATE OF t SKIP LOCKED
@@ -71,11 +73,11 @@ WITH RECURSIVE places (place, number) AS (
     WHERE t.{id} = due.id
     RETURNING {claimed_row}
 )
-SELECT p.place::text, walk.many, claimed.*
+SELECT p.place::text, walk.many, found.*
 FROM (SELECT count(place) FROM places) walk (many)
 JOIN places p ON p.number = CASE WHEN (SELECT count(*) FROM due) < %(most)s THEN walk.many
                                  ELSE (SELECT max(number) FROM due) END
-LEFT JOIN claimed ON true
+LEFT JOIN (SELECT {read_row}) found ON true
 """
 
 # Of the rows that were lost, each destination gives at most its room too: the others would wait behind their leases.
@@ -84,7 +86,7 @@ _EACH = """
         SELECT lost.id FROM (
             SELECT t.{id} AS id, t.{destination} AS place,
                    row_number() OVER (PARTITION BY t.{destination} ORDER BY {order}) AS number
-            FROM {table} t WHERE {which} AND {left}{turn}{avoided}
+            FROM {table} t WHERE {which} AND {left}{turn}{not_begun}{avoided}
         ) lost
         LEFT JOIN unnest(%(busy)s::text[]::{destination_type}[], %(in_flight)s::integer[]) b (place, rows)
             ON b.place = lost.place
@@ -95,10 +97,17 @@ _SET_CLAIMED = """\
 {set_status}{set_touched}{attempts} = least(coalesce(t.{attempts}, 0), {most_attempts} - 1) + 1,
     {lease} = clock_timestamp(), {error} = {mark}"""
 
-_CLAIMED_ROW = """due.id::text, {row_destination}, {row_key}, {row_type}, {row_payload}, {row_headers},
-          {row_content_type},
-          greatest(least(extract(epoch FROM {created}::timestamptz) * 1000000, 9e18), -9e18)::bigint,
-          t.{attempts}, t.{lease}, due.error, due.status, {row_reference}, {row_bytes}"""
+_CLAIMED_ROW = """due.id::text AS id, {row_destination} AS destination, {row_key} AS key, {row_type} AS type,
+              {row_headers} AS headers, {row_content_type} AS content_type,
+              greatest(least(extract(epoch FROM {created}::timestamptz) * 1000000, 9e18), -9e18)::bigint AS created_us,
+              t.{attempts} AS attempts, t.{lease} AS lease, due.error AS error, due.status AS status,
+              {row_reference} AS reference, {stored_payload} AS payload"""
+
+# A large jsonb takes long to convert. OFFSET 0 lets PostgreSQL do it once, not wherever the content is named.
+_READ_ROW = """\
+c.id, c.destination, c.key, c.type, {sent_content}, c.headers, c.content_type, c.created_us, c.attempts, c.lease,
+       c.error, c.status, c.reference, {sent_bytes}, {tried}, {set_back}
+FROM (SELECT t.*, {content} AS content FROM claimed t OFFSET 0) c"""
 
 # The attempt that was lost began with its lease.
 _LOGGED_LOSSES = """, logged AS (
@@ -106,6 +115,16 @@ _LOGGED_LOSSES = """, logged AS (
     SELECT {name}, due.id::text, due.lease, 'lost' FROM due WHERE due.lease IS NOT NULL
     ON CONFLICT DO NOTHING
 )"""
+
+# A due row whose error says that it is being sent was set back by SQL: what became of that attempt is not known.
+_LOGGED_SET_BACK = """, logged AS (
+    INSERT INTO ferryman.outbox_attempt (outbox, row_id, began_at, outcome)
+    SELECT {name}, due.id::text, due.lease, 'lost' FROM due WHERE due.lease IS NOT NULL AND {unsettled}
+    ON CONFLICT DO NOTHING
+)"""
+UNSETTLED = "({row}.error IS NOT DISTINCT FROM {in_doubt} OR {row}.error IS NOT DISTINCT FROM {in_doubt_again})"
+
+_TRIED = "EXISTS (SELECT FROM ferryman.outbox_attempt a WHERE a.outbox = {name} AND a.row_id = c.id)"
 
 _SETTLE = """\
 -- outbox.settle
@@ -119,9 +138,15 @@ UPDATE {table} t
 SET {set_next}{set_done}{set_reference}{set_touched}{status} = n.status::{status_type},
     {attempts} = greatest(t.{attempts} - n.back, 0), {error} = n.error::{error_type}
 FROM n
-WHERE t.{id} = n.id AND t.{status} NOT IN ({terminal}) AND (n.done OR t.{lease} = n.claimed_at AND {in_flight})
+WHERE t.{id} = n.id AND t.{status} NOT IN ({terminal})
+  AND (n.done{same_content} OR t.{lease} = n.claimed_at AND {in_flight})
 RETURNING t.{id}::text
 """
+
+# A late success of a mail that was corrected meanwhile is no success of the corrected one: see `edition_of`.
+_SAME_CONTENT = """ AND n.content = encode(sha256(
+    convert_to(coalesce({row_destination}, ''), 'UTF8') || decode('00', 'hex') || coalesce({row_payload}, '')
+), 'hex')"""
 
 _ATTEMPTS = """, logged AS (
     INSERT INTO ferryman.outbox_attempt (outbox, row_id, began_at, outcome, code, error, reference, excerpt, content)
@@ -145,20 +170,40 @@ WITH due AS (
     WHERE {lost} AND NOT {left}{not_begun}
     LIMIT %(most)s
     FOR UPDATE OF t SKIP LOCKED
-){logged}
-UPDATE {table} t SET {set_touched}{status} = {given_up}, {error} = {words}
-FROM due
-WHERE t.{id} = due.id
-RETURNING {claimed_row}
+){logged}, claimed AS (
+    UPDATE {table} t SET {set_touched}{status} = {given_up}, {error} = {words}
+    FROM due
+    WHERE t.{id} = due.id
+    RETURNING {claimed_row}
+)
+SELECT {read_row}
 """
+
+# The state of a row, whatever words its table has for it. The process of a lost row is gone, or takes too long.
+_STATE = """\
+CASE WHEN t.{status} = {done_word} THEN 'delivered'
+     WHEN t.{status} = {dead_word} AND starts_with(t.{error}::text, {by_hand}) THEN 'discarded'
+     WHEN t.{status} = {dead_word} AND starts_with(t.{error}::text, {in_doubt_begins}) THEN 'held'
+     WHEN t.{status} = {dead_word} THEN 'failed'
+     WHEN {lost} OR {in_flight} AND t.{lease} > now() + make_interval(secs => {lease_seconds}) THEN 'lost'
+     WHEN {in_flight} THEN 'sending'
+     WHEN t.{status} NOT IN ({pending}) THEN 'other'
+     WHEN NOT {left} THEN 'failed'
+     WHEN coalesce(t.{attempts}, 0) > 0 THEN 'retrying'
+     ELSE 'pending' END"""
 
 _BACKLOG = """\
 -- outbox.described_backlog
-SELECT {row_label}, count(*) FILTER (WHERE {alive} AND coalesce(t.{attempts}, 0) = 0),
-       extract(epoch FROM clock_timestamp() - min({created})
-           FILTER (WHERE {alive} AND isfinite({created}::timestamptz)))::float8,
-       count(*) FILTER (WHERE {alive} AND t.{attempts} > 0), 0, count(*) FILTER (WHERE NOT {alive})
-FROM {table} t WHERE t.{status} IN ({unfinished}) GROUP BY 1
+SELECT label, count(*) FILTER (WHERE state = 'pending'),
+       extract(epoch FROM clock_timestamp() - min(created) FILTER (WHERE alive AND isfinite(created)))::float8,
+       count(*) FILTER (WHERE state = 'retrying'), 0, count(*) FILTER (WHERE state = 'failed'),
+       count(*) FILTER (WHERE state IN ('sending', 'lost')), count(*) FILTER (WHERE state = 'held')
+FROM (
+    SELECT r.*, r.state IN ('pending', 'retrying', 'sending', 'lost') AS alive
+    FROM (SELECT {row_label} AS label, {state} AS state, {created}::timestamptz AS created
+          FROM {table} t WHERE t.{status} IN ({unfinished})) r
+) r
+GROUP BY 1
 """
 
 # No earlier row of the key waits or is being sent, by this relay or another.
@@ -176,16 +221,16 @@ def compiled(name: str, outbox: Outbox, layout: Layout, most_content_bytes: int 
     lost twice running. There is no `claim_fair` without a destination in the row.
     """
     parts = parts_of(name, outbox, layout)
-    if most_content_bytes is not None and layout.has("payload"):
-        content = parts["row_payload"]
+    if most_content_bytes is not None:
         parts |= {
-            "row_payload": f"CASE WHEN octet_length({content}) <= {most_content_bytes} THEN {content} END",
-            "row_bytes": f"octet_length({content})",
+            "sent_content": f"CASE WHEN octet_length(c.content) <= {most_content_bytes} THEN c.content END",
+            "sent_bytes": "octet_length(c.content)",
         }
     logs = outbox.channel != "kafka"
-    lost: Parts = {**parts, "turn": "{not_begun}", "mark": "{in_doubt_again}", "logged": _LOGGED_LOSSES if logs else ""}
+    lost: Parts = {**parts, "turn": "", "mark": "{in_doubt_again}", "logged": _LOGGED_LOSSES if logs else ""}
+    mails: Parts = {**parts, "logged": _LOGGED_SET_BACK, "unsettled": UNSETTLED.replace("{row}", "due")}
     templates = {
-        "claim": (_CLAIM, parts),
+        "claim": (_CLAIM, mails if outbox.channel == "email" else parts),
         "claim_lost": (_CLAIM, {**lost, "which": "{lost} AND {row}.{error} IS DISTINCT FROM {in_doubt_again}"}),
         "claim_twice_lost": (
             _CLAIM,
@@ -225,6 +270,10 @@ def parts_of(name: str, outbox: Outbox, layout: Layout) -> Parts:
         "waits": Literal([retries.backoff.delay_seconds(n + 1) for n in range(most_waits)]),
         "given_up": Literal(words.dead or words.pending[-1]),
         "claimed": Literal(words.claimed),
+        "done_word": Literal(words.done),
+        "dead_word": Literal(words.dead),
+        "by_hand": Literal(BY_HAND),
+        "in_doubt_begins": Literal(IN_DOUBT_BEGINS),
         "pending": _words(words.pending),
         "terminal": _words([words.done, words.dead]),
         "unfinished": _words([*words.pending, words.claimed, words.dead]),
@@ -235,11 +284,13 @@ def parts_of(name: str, outbox: Outbox, layout: Layout) -> Parts:
         "mark": "{in_doubt}",
         "words": "{given_up_words}::{error_type}",
         "which": "{is_pending} AND {is_due}",
+        "state": _STATE,
         "left": "coalesce({row}.{attempts}, 0) < {limit}" if outbox.retry.limit else "true",
         "alive": "({row}.{status} NOT IN ({terminal}) AND ({left} OR {in_flight}))",
         "lost": "{in_flight} AND (t.{lease} IS NULL OR t.{lease} + make_interval(secs => {lease_seconds}) <= now())",
         "not_begun": " AND t.{id} <> ALL (%(begun)s::text[]::{id_type}[])",
         "claimed_row": _CLAIMED_ROW,
+        "read_row": _READ_ROW,
         "set_claimed": _SET_CLAIMED,
         "set_touched": "{updated_at} = clock_timestamp(), " if layout.has("updated_at") else "",
         "logged": "",
@@ -269,8 +320,10 @@ def _states(claimed: str | None) -> Parts:
 def _content(outbox: Outbox, layout: Layout) -> Parts:
     """Return what depends on the table's columns: a message's parts, when a row is due, what settling sets."""
     has, kind = layout.has, layout.types.get("payload", "")
-    destination = "topic" if outbox.channel == "kafka" else "destination"
+    destination, mailing = "topic" if outbox.channel == "kafka" else "destination", outbox.channel == "email"
     by_index = "next_attempt_at" in layout.never_null  # else a claim reads past every row that waits
+    # Rows of one transaction may have the same times: by their ids too, each claim would sort all of them.
+    order = [role for role in layout.order if role != "id"] or ["id"]
     by_time = (
         "t.{next_attempt_at} <= now()" if by_index else "(t.{next_attempt_at} IS NULL OR t.{next_attempt_at} <= now())"
     )
@@ -279,7 +332,7 @@ def _content(outbox: Outbox, layout: Layout) -> Parts:
         "({waits}::float8[])[least(t.{attempts}, cardinality({waits}::float8[]))]) <= now())"
     )
     media = "application/json" if kind.startswith("json") else None if kind == "bytea" else "text/plain; charset=utf-8"
-    payload = "t.{payload}" if kind == "bytea" else "convert_to(t.{payload}::text, 'UTF8')"
+    as_content = "{}" if kind in ("bytea", "") else "convert_to({}::text, 'UTF8')"
     done = "{done_at} = CASE WHEN n.done THEN clock_timestamp() ELSE t.{done_at} END,\n    "
     next_attempt = (
         "{next_attempt_at} = CASE WHEN n.wait_seconds IS NULL THEN t.{next_attempt_at} "
@@ -291,15 +344,21 @@ def _content(outbox: Outbox, layout: Layout) -> Parts:
         "row_label": row_destination if destination == "topic" else Literal(outbox.channel),
         "row_key": "t.{key}::text" if has("key") else "NULL",
         "row_type": "t.{type}::text" if has("type") else Literal(outbox.type),
-        "row_payload": payload if has("payload") else "NULL::bytea",
-        "row_bytes": "NULL",
+        "stored_payload": "t.{payload}" if has("payload") else "NULL::bytea",
+        "row_payload": as_content.format("{stored_payload}"),
+        "content": as_content.format("t.payload"),
+        "sent_content": "c.content",
+        "sent_bytes": "NULL",
+        "tried": _TRIED if mailing else "false",
+        "set_back": UNSETTLED.replace("{row}", "c") if mailing else "false",
+        "same_content": _SAME_CONTENT if mailing else "",
         "row_reference": "t.{reference}::text" if has("reference") else "NULL",
         "row_headers": "t.{headers}::text" if has("headers") else "NULL",
         "row_content_type": "t.{content_type}::text" if has("content_type") else Literal(media),
         "is_due": by_time if has("next_attempt_at") else by_lease,
         "avoided": f" AND t.{{{destination}}}::text <> ALL (%(avoided)s::text[])" if has(destination) else "",
         "created": "t.{created_at}" if has("created_at") else "t.{lease}",
-        "order": ", ".join(f"t.{{{role}}}" for role in layout.order),
+        "order": ", ".join(f"t.{{{role}}}" for role in order),
         "set_done": done if has("done_at") else "",
         "set_next": next_attempt if has("next_attempt_at") else "",
         "set_reference": "{reference} = coalesce(n.reference::{reference_type}, t.{reference}), "

@@ -9,10 +9,11 @@ from typing import Any
 from psycopg.sql import Composed
 
 from ferryman.channels.outcome import WORDS, Outcome
-from ferryman.migrations import chains
-from ferryman.relay.described.layout import Layout, check_words, fit, look
+from ferryman.migrations import chains, rights
+from ferryman.relay.described.layout import Layout, fit, look
 from ferryman.relay.described.rows import Claimed, RowEnd, Settling
 from ferryman.relay.described.statements import compiled
+from ferryman.relay.described.status_words import check_words
 from ferryman.relay.described.way_out import Room
 from ferryman.relay.store.backlog import Backlog
 from ferryman.runtime import postgres, roles
@@ -28,12 +29,17 @@ _MOST_GIVEN_UP = 500
 MOST_FORGOTTEN = 5000
 """The most attempts that are deleted at once, so that no turn waits for long."""
 
+# The attempts that may have sent a mail are kept until it is known what became of it.
 _FORGET = """\
 -- outbox.forget_attempts
 DELETE FROM ferryman.outbox_attempt a
 WHERE a.ctid = ANY (ARRAY(
     SELECT o.ctid FROM ferryman.outbox_attempt o
     WHERE o.outbox = %(name)s AND o.ended_at < statement_timestamp() - make_interval(secs => %(seconds)s)
+      AND (NOT %(mails)s OR o.outcome NOT IN ('unknown', 'lost', 'held') OR EXISTS (
+          SELECT FROM ferryman.outbox_attempt d
+          WHERE d.outbox = o.outbox AND d.row_id = o.row_id AND d.began_at > o.began_at
+            AND d.outcome IN ('delivered', 'resolved', 'reopened')))
     ORDER BY o.ended_at LIMIT %(most)s
 ))
 """
@@ -48,9 +54,9 @@ class Table:
     limits: Database
     layout: Layout
 
-    def claim(self, most: int, avoided: Collection[str] = ()) -> list[Claimed]:
-        """Claim rows that are due, the oldest first."""
-        return self._claimed("claim", Room(most, avoided))
+    def claim(self, most: int, avoided: Collection[str] = (), begun: Collection[str] = ()) -> list[Claimed]:
+        """Claim rows that are due, the oldest first, except rows that we began."""
+        return self._claimed("claim", Room(most, avoided, begun=begun))
 
     def claim_lost(self, most: int, room: Room | None = None, *, twice: bool = False) -> list[Claimed]:
         """Claim rows that another process left behind: for the first time, or the second time running and later."""
@@ -104,10 +110,11 @@ class Table:
             also(rows)
         return rows
 
-    def forget_attempts(self, name: str, seconds: float) -> int:
+    def forget_attempts(self, name: str, seconds: float, *, mails: bool) -> int:
         """Delete attempts of an outbox that ended so long ago, `MOST_FORGOTTEN` at a time. Return how many."""
+        values = {"name": name, "seconds": seconds, "most": MOST_FORGOTTEN, "mails": mails}
         with postgres.transaction(self.connection, self.limits) as cursor:
-            return cursor.execute(_FORGET, {"name": name, "seconds": seconds, "most": MOST_FORGOTTEN}).rowcount
+            return cursor.execute(_FORGET, values).rowcount
 
     def backlog(self) -> list[Backlog]:
         return [Backlog(*row) for row in self._run(self.statements["backlog"])]
@@ -126,8 +133,14 @@ def open_table(
         if live is None and owner in chains.owners():
             chains.check(connection, (owner,))  # one of ours: its migrations make it
         layout = fit(name, outbox, live)
-        check_words(connection, name, outbox, layout.types["status"])
+        check_words(connection, name, outbox, layout)
     return Table(connection, compiled(name, outbox, layout, most_content_bytes), limits, layout)
+
+
+def check_log(connection: Connection, name: str) -> None:
+    """Refuse a database without the attempt log, and a login without the role that the outbox is bound to."""
+    chains.check(connection)
+    rights.check_name(connection, "outbox", name)
 
 
 @contextmanager
@@ -138,8 +151,9 @@ def refusals_are_the_tables(outbox: str) -> Iterator[None]:
             yield
     except Permanent as error:
         raise Transient(
-            f"the table refuses what the relay writes: {error.message}", setting=f"outbox.{outbox}.table",
-            remedy="correct its constraint or trigger, or the words under outbox." + outbox,
+            f"the table refuses what Ferryman writes: {error.message}", setting=f"outbox.{outbox}.table",
+            remedy="correct its constraint or trigger, or the words of the status; `ferryman outbox check` shows which "
+            "constraint refuses a word",
         ) from error  # fmt: skip
 
 
@@ -156,12 +170,12 @@ def _row(columns: Sequence[Any], *, lost: bool, sent: bool = True) -> Claimed:
     A row that is not to be sent has no headers: they may be what ended its relay.
     """
     (ce_id, topic, key, kind, payload, headers, content_type, created_us, attempts, claimed_at, error, status,
-     reference, size) = columns  # fmt: skip
+     reference, size, tried, set_back) = columns  # fmt: skip
     read, flaw = _headers(headers) if sent else (None, None)
     return Claimed(
         ce_id, topic or "", key or "", kind or "", bytes(payload or b""), read, content_type,
-        created_us or 0, attempts, claimed_at, error, status, lost, reference, flaw,
-        None if payload is not None else size,
+        created_us or 0, attempts, claimed_at, error, status, lost, reference, flaw, tried,
+        None if payload is not None else size, set_back,
     )  # fmt: skip
 
 

@@ -20,7 +20,8 @@ class Room:
     """The most rows of one destination, if rows name theirs; `busy` has how many of these it may not have now."""
     busy: Mapping[str, int] = field(default_factory=dict)
     begun: Collection[str] = ()
-    """The ids of the rows under way: they are not lost, even if their leases expired while the database was away."""
+    """The ids of the rows under way. They are not claimed again: not as lost if their leases expired while the database
+    was away, and not as due if somebody set their status back by SQL."""
 
 
 class SentRow(NamedTuple):

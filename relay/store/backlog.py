@@ -101,6 +101,14 @@ class Backlog(NamedTuple):
     retrying: int
     parked: int
     failed: int
+    claimed: int = 0
+    """Rows of a described table that are being sent."""
+    held: int = 0
+    """Rows of a described table that may have been sent, and wait for a person."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the counts that entries have: none of them is claimed or held."""
+        return {name: value for name, value in self._asdict().items() if name not in ("claimed", "held")}
 
 
 def read(connection: Connection) -> list[Backlog]:
@@ -126,7 +134,7 @@ def statistics(connection: Connection) -> dict[str, Any]:
     """Return the sums per topic and altogether, and everything that holds entries up."""
     topics = read(connection)
     return {
-        "topics": [each._asdict() for each in topics],
+        "topics": [each.as_dict() for each in topics],
         "pending": sum(each.pending for each in topics),
         "oldest_age_seconds": max(
             (age for each in topics if (age := each.oldest_age_seconds) is not None), default=None

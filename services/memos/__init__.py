@@ -14,4 +14,5 @@ SYSTEM = System(
     },
     routes="ferryman.services.memos.memos_api:router",
     outboxes="ferryman.services.memos.memos_settings:outboxes",
+    outboxes_need="email.provider",
 )

@@ -13,13 +13,14 @@ from uuid import UUID, uuid4
 import psycopg
 from psycopg import errors
 
-from ferryman import Permanent, Transient
+from ferryman import InvalidMail, Mail, Permanent, Transient, check_mail
 
 EVENT = "memo.created"
 _NOTIFICATION = "MEMO_CREATED"
 _KEY_CHARACTERS = 100
 _TRIES = 5
-_LONGEST = {"number_prefix": 50, "department_code": 50, "title": 500, "recipient": 255}
+_LONGEST = {"number_prefix": 50, "department_code": 50, "title": 500}
+_FIELDS = {"to": "recipient", "subject": "title", "text": "email_body"}
 T = TypeVar("T")
 Connection: TypeAlias = "psycopg.Connection[Any]"
 
@@ -88,12 +89,22 @@ class MemoRow(NamedTuple):
 
 
 class InvalidMemo(Permanent):
-    """A memo that its tables, or the mail about it, cannot hold."""
+    """A memo that its tables cannot hold, or a mail about it that cannot be sent; `field` names what is wrong."""
+
+    def __init__(self, field: str, problem: str) -> None:
+        super().__init__(f"{field}: {problem}")
+        self.field = field
+        self.problem = problem
 
 
-def create_memo(db: Connection, memo: MemoInput, memo_id: UUID | None = None) -> RecordedMemo:
-    """Record a memo and the mail about it in the caller's transaction: both or neither."""
-    check(memo)
+def create_memo(
+    db: Connection, memo: MemoInput, memo_id: UUID | None = None, *, max_bytes: int | None = None
+) -> RecordedMemo:
+    """Record a memo and the mail about it in the caller's transaction: both or neither.
+
+    Raise `InvalidMemo` if the mail could not be sent; `max_bytes` is `email.max_bytes`, if that is set.
+    """
+    check(memo, max_bytes)
     memo_id = memo_id or uuid4()
     row = db.execute(_CREATE, {
         "id": memo_id, "number_prefix": memo.number_prefix, "department_code": memo.department_code,
@@ -110,12 +121,23 @@ def find_memo(db: Connection, memo_id: UUID) -> MemoRow | None:
     return MemoRow(*row) if row else None
 
 
-def check(memo: MemoInput) -> None:
-    """Refuse a memo that its tables, or the mail about it, cannot hold."""
+def check(memo: MemoInput, max_bytes: int | None = None) -> None:
+    """Refuse a memo that its tables cannot hold, or whose mail could not be sent."""
     for name, most in _LONGEST.items():
         value = getattr(memo, name)
         if not 1 <= len(value) <= most or "\0" in value:
-            raise InvalidMemo(f"{name} must have 1 to {most} characters, and no NUL", setting=name)
+            raise InvalidMemo(name, f"it must have 1 to {most} characters, and no NUL")
+    if "\0" in (memo.purpose or ""):
+        raise InvalidMemo("purpose", "it must have no NUL")
+    for name in (*_LONGEST, "purpose"):
+        if any("\ud800" <= each <= "\udfff" for each in getattr(memo, name) or ""):
+            raise InvalidMemo(name, "it is not valid Unicode")
+    payload = payload_of(memo)
+    mail = Mail(memo.recipient, payload["subject"], payload["body"], payload.get("html"))
+    try:
+        check_mail(mail) if max_bytes is None else check_mail(mail, max_bytes)
+    except InvalidMail as error:
+        raise InvalidMemo(_FIELDS[error.part], error.message) from error
 
 
 def serializably(opened: Callable[[], AbstractContextManager[Connection]], work: Callable[[Connection], T]) -> T:

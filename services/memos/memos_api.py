@@ -33,7 +33,7 @@ class NewMemo(Body):
     department_code: Line = Field(max_length=50)
     title: Line
     purpose: Text | None = None
-    recipient: Line = Field(max_length=255, description="The address of the mail.")
+    recipient: Line = Field(max_length=254, description="The address of the mail: exactly one.")
     email_body: Text = Field(description="The text of the mail.")
     email_html: Text | None = Field(None, description="The same as HTML.")
 
@@ -64,7 +64,7 @@ class MemoView(BaseModel):
     mail: MailView | None
 
 
-def router(door: Door, _: Any) -> APIRouter:
+def router(door: Door, settings: Any) -> APIRouter:
     """Return the routes, each with its scope."""
     made = APIRouter(tags=["memos"])
 
@@ -80,7 +80,7 @@ def router(door: Door, _: Any) -> APIRouter:
             known = find_memo(db, wanted.id) if wanted.id else None
             if known:
                 return known, False
-            made = create_memo(db, wanted.memo, wanted.id)
+            made = create_memo(db, wanted.memo, wanted.id, max_bytes=settings.email.max_bytes)
             return _found(find_memo(db, made.id), made.id), True
 
         with _refusing():
@@ -107,7 +107,7 @@ def _refusing() -> Iterator[None]:
     try:
         yield
     except InvalidMemo as error:
-        raise wrong(422, "the memo cannot be recorded", {error.setting or "memo": error.message}) from error
+        raise wrong(422, "the memo cannot be recorded", {error.field: error.problem}) from error
 
 
 def _found(memo: MemoRow | None, memo_id: UUID) -> MemoRow:

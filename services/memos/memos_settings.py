@@ -17,6 +17,14 @@ class MemosSettings(Section):
         False, "Whether an attempt counts that failed because the provider is away.",
         danger="an outage of a few minutes makes every waiting mail FAILED",
     )  # fmt: skip
+    retention_seconds: float = setting(
+        2_592_000.0, "How long SENT mails stay in `memos.email_outbox`. 0 keeps them for ever.", unit="seconds",
+        ge=0, le=1e10, danger="afterwards the database does not refuse another mail with the same idempotency key",
+    )  # fmt: skip
+    archive: bool = setting(
+        True, "Whether SENT mails go to `memos.email_archive` after that. Otherwise they are deleted.",
+        danger="false deletes the record of what was sent to whom",
+    )  # fmt: skip
 
 
 def outboxes(settings: Any) -> Mapping[str, Any]:

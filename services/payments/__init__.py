@@ -15,6 +15,7 @@ SYSTEM = System(
     routes="ferryman.services.payments.api:router",
     machines=("ferryman.services.payments.rules:MACHINE",),
     outboxes="ferryman.services.payments.payments_settings:outboxes",
+    outboxes_need='payments.mode = "literal"',
     databases={"wallet": "payments.wallet_database_url"},
     catalogue=True,
     evidence="ferryman.services.payments.evidence:CASE",

@@ -26,7 +26,6 @@ WRITE, READ, RESULTS = "payments:write", "payments:read", "internal:results"
 def router(door: Door, settings: Any) -> APIRouter:
     """Return the routes, each with its scope. They are plain functions: the framework runs them in threads."""
     rules = service.rules_of(settings)
-    engine = service.sagas(rules)
     made = APIRouter(tags=["payments"])
 
     @made.post(
@@ -69,7 +68,7 @@ def router(door: Door, settings: Any) -> APIRouter:
     )  # fmt: skip
     def tell(uuid: UUID, result: Result, asked: Asked) -> PaymentView:
         with _refusing(), door.transaction() as db:
-            found = service.tell(db, uuid, result, engine=engine, rules=rules, headers=door.headers(asked))
+            found = service.tell(db, uuid, result, rules=rules, headers=door.headers(asked))
             return shown(found or _missing(db, uuid))
 
     return made

@@ -45,7 +45,7 @@ class PaymentsSettings(Section):
     wallet_database_url: SecretStr | None = setting(
         None, "The wallet's database, for the commands that look at both: `trace`, `reconcile` and `audit`. If `run "
         "payments` has it too, `answer_seconds` do not count while the wallet's results wait there to be published.",
-        danger="it holds a password: the name with _FILE behind it names a file that holds it instead",
+        danger="it holds a password; the name with _FILE behind it names a file that holds it instead",
     )  # fmt: skip
     internal_url: str | None = setting(
         None, "Where the wallet reports payments in the literal mode: http(s)://host:port of the API."

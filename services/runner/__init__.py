@@ -13,4 +13,5 @@ SYSTEM = System(
         )
     },
     outboxes="ferryman.services.runner.runner_settings:outboxes",
+    outboxes_need="runner.url",
 )

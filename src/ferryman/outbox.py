@@ -118,16 +118,22 @@ def _is_psycopg(where: Any) -> bool:
 
 
 def _cursor(connection: Any) -> Any:
-    """Return a cursor of tuples. Refuse autocommit: the message would be committed without the change it announces."""
-    from psycopg.pq import TransactionStatus
+    """Return a cursor of tuples."""
     from psycopg.rows import tuple_row
+
+    refuse_autocommit(connection)
+    return connection.cursor(row_factory=tuple_row)
+
+
+def refuse_autocommit(connection: Any) -> None:
+    """Refuse autocommit: a message would be committed without the change it announces, or the change without it."""
+    from psycopg.pq import TransactionStatus
 
     if connection.autocommit and connection.info.transaction_status == TransactionStatus.IDLE:
         raise Misconfigured(
             "the connection is in autocommit mode and no transaction is open: the message would be committed alone",
             remedy="append inside `with connection.transaction():`, together with the change it announces",
         )
-    return connection.cursor(row_factory=tuple_row)
 
 
 def _columns(query: str, parameters: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -84,9 +84,11 @@ class Body(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-def _without_nul(text: str) -> str:
+def _storable(text: str) -> str:
     if "\0" in text:
         raise ValueError("a null character cannot be stored")
+    if not text.isascii() and any("\ud800" <= each <= "\udfff" for each in text):
+        raise ValueError("half of a surrogate pair cannot be stored")
     return text
 
 
@@ -101,7 +103,7 @@ def _written(pattern: str, words: str) -> BeforeValidator:
     return BeforeValidator(check)
 
 
-STORABLE = AfterValidator(_without_nul)
+STORABLE = AfterValidator(_storable)
 """For text that goes to PostgreSQL, as in `Annotated[StrictStr, Field(max_length=500), STORABLE]`."""
 Moment = Annotated[AwareDatetime, _written(r"\d{4}-\d\d-\d\dT\d\d:", "write a time as 2026-05-04T10:00:00Z")]
 Instant = Annotated[datetime, AfterValidator(lambda when: when.astimezone(UTC))]

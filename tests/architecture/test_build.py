@@ -44,9 +44,10 @@ def add_packages(found: set[str], name: str, extras: frozenset[str] = frozenset(
     return found
 
 
-def test_readme_counts_the_packages_of_each_extra() -> None:
+def test_readme_lists_every_extra_and_counts_its_packages() -> None:
     base = add_packages(set(), "ferryman")
     rows = re.findall(r"^\| `?(\w+)`? \| \+?(\d+) \|", (ROOT / "README.md").read_text(), re.MULTILINE)
+    assert {extra for extra, _ in rows} == {"base", *PYPROJECT["project"]["optional-dependencies"]}
     brought = {extra: len(add_packages(set(), "ferryman", frozenset({extra})) - base) for extra, _ in rows}
     assert {extra: int(count) for extra, count in rows} == brought | {"base": len(base)}
 

@@ -138,11 +138,11 @@ def services_that_cannot_have_replicas(compose: Compose) -> list[str]:
 
 
 def services_that_start_too_early(compose: Compose) -> list[str]:
-    schema, kafka = ("migrate", "service_completed_successfully"), ("kafka", "service_healthy")
+    schema, ways = ("migrate", "service_completed_successfully"), {"dispatcher": [], "mailer": ["mailpit"]}
     return [
         name
         for name in serving(compose)
-        if {schema, *([kafka] if name != "dispatcher" else [])}
+        if {schema, *((way, "service_healthy") for way in ways.get(name, ["kafka"]))}
         - {each[1:] for each in dependencies(compose) if each[0] == name}
     ]
 
@@ -199,7 +199,7 @@ CHECKS: dict[str, Check] = {
     "other containers can reach the health endpoints of our services": health_that_no_other_container_reaches,
     "our services have enough time to drain": services_that_are_killed_while_they_drain,
     "our services can have replicas": services_that_cannot_have_replicas,
-    "our services wait for the schema and for Kafka": services_that_start_too_early,
+    "our services wait for the schema and for where they send": services_that_start_too_early,
     "every running service is restarted after a failure": services_that_stay_away,
     "every dependency exists": unknown_dependencies,
     "every dependency that must be healthy has a health check": dependencies_that_never_get_healthy,
@@ -232,6 +232,9 @@ FAULTS: Sequence[tuple[Check, str, Any]] = (
     (services_that_start_too_early, "services.relay.depends_on.migrate.condition", "service_started"),
     (services_that_start_too_early, "services.relay.depends_on", {}),
     (services_that_start_too_early, "services.dispatcher.depends_on", {}),
+    (services_that_start_too_early, "services.mailer.depends_on.mailpit.condition", "service_started"),
+    (services_that_cannot_be_made, "services.mailer.environment.FERRYMAN_EMAIL__PROVIDER", "smpt"),
+    (services_that_cannot_be_made, "services.mailer.environment.FERRYMAN_EMAIL__SENDER", "nobody"),
     (services_that_cannot_be_made, "services.dispatcher.environment.FERRYMAN_RUNNER__URL", ""),
     (services_that_cannot_be_made, "services.dispatcher.environment.FERRYMAN_HTTP__TIMEOUT_SECONDS", "25"),
     (services_that_stay_away, "services.relay.restart", "on-failure"),
@@ -262,7 +265,7 @@ def test_every_compose_check_has_a_fault() -> None:
     assert {check for check, _, _ in FAULTS} == set(CHECKS.values())
 
 
-@pytest.mark.parametrize("name", ["dispatcher", "doctor", "relay"])
+@pytest.mark.parametrize("name", ["dispatcher", "doctor", "mailer", "relay"])
 def test_our_services_know_the_addresses_of_the_servers(name: str) -> None:
     settings = settings_of(COMPOSE, name)
     assert settings.database_url
@@ -275,6 +278,13 @@ def test_our_services_know_the_addresses_of_the_servers(name: str) -> None:
     assert environment(COMPOSE, name)["PGPASSWORD"] == interpolated(server["POSTGRES_PASSWORD"])
     assert settings.kafka.bootstrap_servers == listeners("ADVERTISED_LISTENERS")["INTERNAL"]
     assert settings.registry_url == f"http://registry:8080{registry.API}"
+
+
+def test_mailer_sends_to_mailpit_which_shows_its_mails_on_this_machine() -> None:
+    smtp = settings_of(COMPOSE, "mailer").email.smtp
+    inside = [interpolated(port).rpartition(":")[2] for port in COMPOSE["services"]["mailpit"]["ports"]]
+    assert (smtp.host, str(smtp.port) in inside) == ("mailpit", True)
+    assert "127.0.0.1:8025:8025" in map(interpolated, COMPOSE["services"]["mailpit"]["ports"])
 
 
 def test_kafka_advertises_its_published_port() -> None:

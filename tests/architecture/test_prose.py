@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from support.sources import ROOT, Docstring, docstrings, files, tree
+from ferryman.runtime.redaction import MASK, redact
+from support.sources import ROOT, Docstring, docstrings, files, product_files, tree
 
 NOT_A_SENTENCE = ("What", "Those", "Of", "Who", "Where", "As", "Whether", "How")
 """A docstring that begins with one of these is half a sentence, or a riddle."""
@@ -69,3 +70,33 @@ def test_ruff_asks_functions_for_a_verb(source: str) -> None:
         input=f"{imported}{source}", cwd=ROOT, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert ("D401" not in done.stdout) == IMPERATIVE[source], done.stdout
+
+
+VALUE = "VALUE"
+
+
+def texts(found: ast.AST) -> list[str]:
+    """Return the texts of a module, each with a word in the place of a value."""
+    return [
+        "".join(str(part.value) if isinstance(part, ast.Constant) else VALUE for part in node.values)
+        if isinstance(node, ast.JoinedStr) else str(node.value)
+        for node in ast.walk(found)
+        if isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, str))
+    ]  # fmt: skip
+
+
+def is_masked(text: str) -> bool:
+    """Return True if redaction masks words of ours, and not only a value."""
+    return redact(text).replace(MASK, VALUE) != text
+
+
+def test_no_text_of_ours_reads_like_a_secret() -> None:
+    """Say "no token, so nobody ..." instead of "no token: nobody ...": the words behind would be masked in logs."""
+    paths = [path for path in product_files() if not path.endswith("runtime/redaction.py")]
+    assert [f"{path}: {text}" for path in paths for text in texts(tree(path)) if is_masked(text)] == []
+
+
+def test_text_that_reads_like_a_secret_is_found() -> None:
+    assert [text for text in texts(ast.parse('f"Bearer {x}"; "no token: nobody"; "no token"')) if is_masked(text)] == [
+        "no token: nobody"
+    ]

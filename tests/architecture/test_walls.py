@@ -22,7 +22,7 @@ BREACHES = {
     "services-are-adopters": ("services/wallet/rules.py", "import ferryman.consumer.model"),
     "celery-is-an-extra": ("services/runner/events.py", "import celery"),
     "runtime-is-light": ("runtime/version.py", "import sqlalchemy"),
-    "http-is-an-extra": ("saga/moves.py", "import fastapi"),
+    "http-is-an-extra": ("saga/answers.py", "import fastapi"),
     "product-needs-no-test-tools": ("doctor/model.py", "import pytest"),
 }
 

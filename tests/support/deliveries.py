@@ -4,30 +4,22 @@ from collections.abc import Callable
 from typing import NamedTuple
 from uuid import UUID, uuid4
 
-from ferryman import Received
+from ferryman import End, Go, Received, ResultSource, Saga, State
 from ferryman.consumer.model import Record
 from ferryman.consumer.wire import hash_of
-from ferryman.saga.engine import Results, ResultSource, Sagas
+from ferryman.saga.answers import Answer
+from ferryman.saga.engine import SagaEngine
 from ferryman.saga.guards import guards
-from ferryman.saga.machine import Columns, Machine, State
-from ferryman.saga.moves import Move, Stray
+from ferryman.saga.machine import Columns, Machine
 
 COLUMNS = Columns("status", "attempt_count", "final_error_code", "next_attempt_at", "updated_at")
-DELIVERY = Machine(
-    "delivery",
-    "hooks.webhook_delivery_sagas",
-    "id",
-    {
-        "Pending": State("No job yet.", ("InProgress",)),
-        "InProgress": State("A job is under way.", ("Completed", "PendingRetry")),
-        "PendingRetry": State("The last job failed.", ("InProgress", "DeadLettered")),
-        "Completed": State("Delivered."),
-        "DeadLettered": State("Given up."),
-    },
-    key_type="bigint",
-    columns=COLUMNS,
-    archive="archive_sagas",
-)
+STATES = {
+    "Pending": State("No job yet."),
+    "InProgress": State("A job is under way."),
+    "PendingRetry": State("The last job failed."),
+    "Completed": End("Delivered."),
+    "DeadLettered": End("Given up."),
+}
 JOB = Machine(
     "delivery_job",
     "hooks.webhook_delivery_jobs",
@@ -37,6 +29,50 @@ JOB = Machine(
     columns=COLUMNS,
     archive="archive_jobs",
 )
+LIMIT = 2
+
+
+class Delivery(NamedTuple):
+    """The columns that the rules need."""
+
+    id: int
+    event_id: int
+    state: str
+    attempt: int
+    reason: str | None
+
+
+def on_failed(saga: Delivery, result: Received) -> Answer:
+    return Go("PendingRetry", set={"attempt": saga.attempt + 1}, reason=result.data["error_code"], due=60.0)
+
+
+def on_due(saga: Delivery) -> Answer:
+    if saga.state == "PendingRetry" and saga.attempt >= LIMIT:
+        return Go("DeadLettered")
+    return Go("InProgress", due=300.0)
+
+
+def declared(
+    on_due: Callable[[Delivery], Answer] = on_due,
+    on_failed: Callable[[Delivery, Received], Answer] = on_failed,
+    state_type: str = "text",
+) -> Saga[Delivery]:
+    saga = Saga(
+        "delivery", Delivery, table="hooks.webhook_delivery_sagas", states=STATES, columns=COLUMNS,
+        state_type=state_type, archive="archive_sagas", of=lambda result: int(result.data["saga_id"]),
+        results={"webhook.*": ResultSource("webhooks", "webhooks.results")},
+    )  # fmt: skip
+    saga.on("InProgress", "webhook.attempt-succeeded", to="Completed")(
+        lambda row, _: Go("Completed", set={"attempt": row.attempt + 1})
+    )
+    saga.on("InProgress", "webhook.attempt-failed", to="PendingRetry")(on_failed)
+    saga.due("Pending", to="InProgress")(on_due)
+    saga.due("InProgress", to=())(on_due)
+    saga.due("PendingRetry", to=("InProgress", "DeadLettered"))(on_due)
+    return saga
+
+
+DELIVERY = declared().machine
 
 _TABLE = """
 CREATE TABLE {table} (
@@ -57,38 +93,10 @@ def table_of(machine: Machine) -> str:
 
 
 TABLES = "CREATE SCHEMA hooks;\n" + "\n".join(f"{table_of(each)}{guards(each)}" for each in (DELIVERY, JOB))
-SOURCE = ResultSource("webhooks", "webhooks.results")
-RESULTS = {"webhook.attempt-succeeded": SOURCE, "webhook.attempt-failed": SOURCE}
-LIMIT = 2
 
 
-class Delivery(NamedTuple):
-    """The columns that the rules need."""
-
-    id: int
-    event_id: int
-    state: str
-    attempt: int
-    reason: str | None
-
-
-def on_result(saga: Delivery, result: Received) -> Move | Stray:
-    if saga.state != "InProgress":
-        return Stray("LATE")
-    if result.type == "webhook.attempt-succeeded":
-        return Move("Completed", attempt=saga.attempt + 1, reason=saga.reason)
-    return Move("PendingRetry", (), 60.0, saga.attempt + 1, result.data["error_code"])
-
-
-def on_due(saga: Delivery) -> Move:
-    if saga.state == "PendingRetry" and saga.attempt >= LIMIT:
-        return Move("DeadLettered", attempt=saga.attempt, reason=saga.reason)
-    return Move("InProgress", (), 300.0, saga.attempt, saga.reason)
-
-
-def sagas(on_due: Callable[[Delivery], Move] = on_due, machine: Machine = DELIVERY) -> Sagas[Delivery]:
-    results = Results(RESULTS, lambda result: int(result.data["saga_id"]))
-    return Sagas(machine, Delivery, results, on_result=on_result, on_due=on_due)
+def sagas(on_due: Callable[[Delivery], Answer] = on_due, state_type: str = "text") -> SagaEngine[Delivery]:
+    return declared(on_due, state_type=state_type).engine
 
 
 def result(kind: str, saga: int, *, id: UUID | None = None, **more: object) -> Received:

@@ -13,6 +13,7 @@ from ferryman.relay.described.couriers import courier
 from ferryman.relay.described.rows import Claimed
 from ferryman.relay.described.service import DescribedOutbox
 from ferryman.relay.described.table import Table
+from ferryman.runtime.life import Life
 from ferryman.runtime.postgres import Connection
 from ferryman.runtime.settings import Settings
 
@@ -52,6 +53,13 @@ class HookTable:
             {"database_url": self.url, "http": http | self.http, "outbox": {"hooks": described | self.described}}
         )
 
+    @property
+    def description(self) -> dict[str, Any]:
+        """The settings under [outbox.hooks], with its secrets, as JSON has them."""
+        outbox = self.settings.outbox["hooks"]
+        shown = outbox.model_dump(mode="json", exclude_unset=True, exclude={"secrets"})
+        return shown | {"secrets": [each.get_secret_value() for each in outbox.secrets]}
+
     def write(self, *destinations: str) -> list[UUID]:
         ids = [uuid4() for _ in destinations]
         for number, (identity, destination) in enumerate(zip(ids, destinations, strict=True)):
@@ -77,6 +85,19 @@ class HookTable:
         with closing(service.way), service.opened() as table:
             assert service.way.why_not() is None
             yield CourierTurns(service, table)
+
+    @contextmanager
+    def running(self) -> Iterator[Life]:
+        """Run the courier as `ferryman run` does, until the block ends."""
+        life = Life("hooks")
+        thread = threading.Thread(target=courier("hooks", self.settings).run, args=(life,), daemon=True)
+        thread.start()
+        try:
+            yield life
+        finally:
+            life.stopping.set()
+            thread.join(20)
+        assert not thread.is_alive()
 
 
 class Letters:

@@ -13,11 +13,10 @@ from ferryman.consumer.connections import HandlerConnection
 from ferryman.consumer.model import Record
 from ferryman.consumer.transaction import BatchTransaction
 from ferryman.consumer.wire import hash_of
-from ferryman.saga.engine import Sagas
+from ferryman.saga.engine import SagaEngine
 from ferryman.schemas.codec import Codecs
 from ferryman.services.payments import requests
-from ferryman.services.payments.rules import Payment, Rules
-from ferryman.services.payments.service import NAME, RESULTS, consumer, sagas
+from ferryman.services.payments.rules import RESULTS, WALLET, Payment, Rules
 from ferryman.services.payments.store import RecordedPayment, Request
 
 Database = psycopg.Connection[tuple[Any, ...]]
@@ -64,13 +63,13 @@ class Desk:
     rules: Rules = field(default_factory=Rules)
 
     @property
-    def sagas(self) -> Sagas[Payment]:
-        return sagas(self.rules)
+    def sagas(self) -> SagaEngine[Payment]:
+        return self.rules.saga.engine
 
     @property
     def consumer(self) -> Consumer:
         """One consumer for both topics: the sagas tell their results apart."""
-        return consumer(self.sagas, NAME, sorted({source.topic for source in RESULTS.values()}))
+        return self.rules.saga.consumer(WALLET.consumer, sorted({source.topic for source in RESULTS.values()}))
 
     def request(self, **more: Any) -> Request:
         """Record a payment."""

@@ -10,12 +10,12 @@ from ferryman.evidence.messages import tuples
 from ferryman.evidence.sides import Connection
 
 # The columns of a page, each as one array in text: they go to the wallet's server as they are, by these names.
-PAGE_COLUMNS = ("many", "at", "uuid", "uuids", "wallets", "amounts", "currencies", "statuses")
 PAGE = """\
 -- audit.page
-SELECT count(*), max(p.created_at), (array_agg(p.uuid ORDER BY p.created_at DESC, p.uuid DESC))[1],
-       array_agg(p.uuid)::text, array_agg(p.wallet_id)::text, array_agg(p.amount)::text, array_agg(p.currency)::text,
-       array_agg(p.status)::text
+SELECT count(*) AS many, max(p.created_at) AS at,
+       (array_agg(p.uuid ORDER BY p.created_at DESC, p.uuid DESC))[1] AS uuid, array_agg(p.uuid)::text AS uuids,
+       array_agg(p.wallet_id)::text AS wallets, array_agg(p.amount)::text AS amounts,
+       array_agg(p.currency)::text AS currencies, array_agg(p.status)::text AS statuses
 FROM (
     SELECT * FROM payments.requests r
     WHERE r.created_at < %(until)s AND (%(since)s::timestamptz IS NULL OR r.created_at >= %(since)s)

@@ -13,9 +13,10 @@ from itertools import groupby
 from typing import Any, LiteralString
 from uuid import UUID
 
+from ferryman import FerrymanError
 from ferryman.evidence import audit
-from ferryman.evidence.audit import AuditBooks, AuditWindow, Portions, Progress, Suspects, Wrong
-from ferryman.evidence.messages import tuples
+from ferryman.evidence.audit import AuditBooks, AuditWindow, Progress, Suspects, Wrong
+from ferryman.evidence.messages import rows, tuples
 from ferryman.evidence.sides import MAIN, Sides
 from ferryman.services.payments.evidence import audit_store as store
 from ferryman.services.payments.evidence import case, invariants
@@ -49,7 +50,7 @@ class PaymentAudit:
     """The time that suspects are left alone before they are looked at again."""
 
     def __post_init__(self) -> None:
-        self._portions = Portions(_WALLETS)
+        self._at_once = _WALLETS
         self._suspects = Suspects(self._look_again, self.moment_seconds)
         self._orphans = Suspects(self._missed, self.moment_seconds)
 
@@ -79,8 +80,8 @@ class PaymentAudit:
     def _page(self, at: datetime | None, uuid: UUID | None) -> dict[str, Any]:
         """Return the columns of the payments that were recorded after a place; `at` and `uuid` are the next place."""
         given = {**self.books.window._asdict(), "at": at, "uuid": uuid, "most": PAGE}
-        [row] = self._read(MAIN, store.PAGE, **given)
-        return dict(zip(store.PAGE_COLUMNS, row, strict=True))
+        [page] = self.sides[MAIN].ask(rows, dict[str, Any], store.PAGE, given)
+        return page
 
     def _plain(self, page: Mapping[str, Any]) -> list[UUID]:
         """Count what is plainly in order, which the servers tell by themselves. Return the rest, to be looked at."""
@@ -193,12 +194,21 @@ class PaymentAudit:
     # --- what wallets hold, in statements that end in their time: no ledger is ever pruned
 
     def balances(self, wallets: Sequence[UUID]) -> Iterator[store.HeldBalance]:
-        """Yield what each wallet holds, in their order, each of one moment."""
-        for each in self._portions.read(self._held, wallets):
-            yield each if each.booked is not None else self._long(each.id)
-
-    def _held(self, wallets: Sequence[UUID]) -> list[store.HeldBalance]:
-        return self.sides[case.WALLET].ask(store.held, wallets, _LEDGER_ROWS)
+        """Yield what each wallet holds, in their order, each of one moment. Where a statement takes too long, fewer are
+        asked for from then on.
+        """
+        self._at_once, first = min(_WALLETS, 2 * self._at_once), 0
+        while first < len(wallets):
+            portion = wallets[first : first + self._at_once]
+            try:
+                found = self.sides[case.WALLET].ask(store.held, portion, _LEDGER_ROWS)
+            except FerrymanError as error:
+                if not audit.cancelled(error) or len(portion) == 1:
+                    raise
+                self._at_once = len(portion) // 2
+                continue
+            yield from (each if each.booked is not None else self._long(each.id) for each in found)
+            first += len(portion)
 
     def _long(self, wallet: UUID) -> store.HeldBalance:
         """Sum a ledger that is long in as many statements as that takes, of one snapshot."""

@@ -126,6 +126,12 @@ class PaymentRow(NamedTuple):
         """The command that it waits for; if it has FAILED, the one that gives back its amount."""
         return CANCEL if self.state == FAILED else ASKED[self.state]
 
+    def asked_back(self, back: "AskedBack | None") -> "PaymentRow":
+        """Return it as it waits for its last cancellation: the attempt, and since when."""
+        if back is None:
+            return self._replace(attempt=1)
+        return self._replace(attempt=back.attempt, changed_at=max(self.changed_at, back.at))
+
 
 class LedgerRow(NamedTuple):
     """An operation that the wallet decided once, for all attempts. The amount is negative if the wallet lost it."""
@@ -202,10 +208,10 @@ ORDER BY l.decided_at
 
 _LITERAL = """\
 -- payments.case_literal
-SELECT o.uuid, o.status, o.type, o.topic, o.created_at, o.try_count, o.last_error,
-       coalesce(o.published_at, o.last_attempt_at)
-FROM unnest(%(ids)b::uuid[]) n (id) CROSS JOIN LATERAL (
-    SELECT o.uuid, o.status, o.type, o.topic, o.created_at, o.try_count, o.last_error, o.published_at, o.last_attempt_at
+SELECT o.* FROM unnest(%(ids)b::uuid[]) n (id) CROSS JOIN LATERAL (
+    SELECT o.uuid AS id, NULL::bigint AS position, o.type, o.topic, o.created_at, o.try_count AS attempts,
+           o.last_error AS error, coalesce(o.published_at, o.last_attempt_at) AS changed_at, %(table)s AS "table",
+           CASE WHEN o.status = 'PENDING' AND o.try_count >= %(limit)s THEN %(exhausted)s ELSE o.status END AS status
     FROM payments.outbox o WHERE o.uuid = n.id OFFSET 0
 ) o
 """
@@ -268,14 +274,8 @@ def ledger(db: Connection, ids: Sequence[UUID]) -> list[LedgerRow]:
 
 def literal(db: Connection, ids: Sequence[UUID], settings: Any) -> dict[UUID, OutboxEntry]:
     """Return the commands that left by the literal mode's outbox."""
-    limit = literal_limit(settings)
-    return {
-        uuid: OutboxEntry(
-            uuid, None, EXHAUSTED if status == PENDING and tries >= limit else status, kind, topic,
-            created_at=created_at, attempts=tries, error=error, changed_at=at, table=OUTBOX["table"],
-        )
-        for uuid, status, kind, topic, created_at, tries, error, at in tuples(db, _LITERAL, {"ids": list(ids)})
-    }  # fmt: skip
+    given = {"limit": literal_limit(settings), "exhausted": EXHAUSTED, "table": OUTBOX["table"]}
+    return {each.id: each for each in rows(db, OutboxEntry, _LITERAL, {"ids": list(ids), **given})}
 
 
 def payments_of_wallet(db: Connection, wallet: UUID, until: datetime, most: int) -> list[UUID]:

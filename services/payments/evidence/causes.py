@@ -77,11 +77,11 @@ class _PaymentJudge(Judge):
             return None
         if newest.status == "RECEIVED":
             error = f": {newest.error}" if newest.error else ""
-            return f"received {self.ago(newest.received_at)} at most once, and it never took effect{error}"
+            return f"received {self.ago(newest.at)} at most once, and it never took effect{error}"
         record = next((each for each in self.known.rejected if each.id == newest.id), None)
         code, error = (record.code, record.error) if record else ("REJECTED", newest.error or "no error was recorded")
         given_up = ", and a person discarded it" if record and record.status == "DISCARDED" else ""
-        return f"the wallet rejected it {self.ago(newest.received_at)}: {code}: {error}{given_up}"
+        return f"the wallet rejected it {self.ago(newest.at)}: {code}: {error}{given_up}"
 
     def _not_answered(self) -> Case:
         """Say that it was published and nobody knows of it."""

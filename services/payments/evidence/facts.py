@@ -44,7 +44,7 @@ class PaymentFacts(Booked):
     """When the amount that it took was last asked back, after it had FAILED; None in an audit if that was in vain."""
 
     command: OutboxEntry | None = None
-    """The newest command, if it is not published."""
+    """The newest command, if it is not published; in an audit, only the last cancellation of what was asked back."""
     result: OutboxEntry | None = None
     """A result that is not published."""
     rejected: tuple[RejectedMessage, ...] = ()
@@ -56,8 +56,6 @@ class PaymentFacts(Booked):
 
     commanded: str = MISSING
     """The journal's answer about its commands, if neither the ledger nor the wallet's inbox knows one."""
-    back_waits: bool = False
-    """True if its last cancellation stands in the outbox, and is yet to be published."""
 
     @property
     def outcome(self) -> LedgerRow | None:
@@ -123,6 +121,12 @@ def read(sides: Sides, requests: Sequence[PaymentRow], commands_of: CommandsOf) 
     ]  # fmt: skip
 
 
+def unpublished(sides: Sides, requests: Sequence[PaymentRow]) -> dict[UUID, OutboxEntry]:
+    """Return those commands that these payments wait for that are not published."""
+    commands = [case.command_of(each, each.attempt) for each in requests]
+    return journal.unpublished(sides[MAIN], {case.place_of(each) for each in requests}, commands)
+
+
 # --- what an audit adds
 
 
@@ -141,13 +145,13 @@ def second_look(sides: Sides, page: Sequence[PaymentRow], overdue: datetime | No
     for portion in _portions(page, attempts):
         found = read(sides, portion, lambda request, booked: _commands(request.uuid, booked, attempts[request.uuid]))
         commanded = _in_journal(sides, [each.request for each in found if each.unseen(overdue)])
-        ids = [each.uuid for each in portion]
-        settled, back = sides[MAIN].ask(case.settled, ids), sides[MAIN].ask(case.asked_back, ids)
-        cancellations = _unpublished_cancellations(sides, portion, back)
+        failed = {each.uuid: each for each in portion if each.state == case.FAILED}
+        settled, back = sides[MAIN].ask(case.settled, list(failed)), sides[MAIN].ask(case.asked_back, list(failed))
+        cancellations = unpublished(sides, [failed[uuid].asked_back(of) for uuid, of in back.items()])
         for each in found:
             uuid = each.request.uuid
             known = replace(each, settled=uuid in settled, commanded=commanded.get(uuid, each.commanded))
-            yield _asked_back(known, back[uuid], cancellations.get(uuid)) if uuid in back else known
+            yield _asked_back(known, back[uuid], cancellations) if uuid in back else known
 
 
 def _commands(uuid: UUID, booked: Sequence[LedgerRow], attempts: int) -> list[UUID]:
@@ -190,22 +194,12 @@ def _in_journal(sides: Sides, requests: Sequence[PaymentRow]) -> dict[UUID, str]
     }
 
 
-def _unpublished_cancellations(
-    sides: Sides, page: Sequence[PaymentRow], back: Mapping[UUID, AskedBack]
-) -> dict[UUID, OutboxEntry]:
-    """Return the last cancellation of each payment that was asked back, if it is not published."""
-    commands = {message_id(uuid, case.CANCEL, of.attempt): uuid for uuid, of in back.items()}
-    keys = {(case.TOPICS[case.CANCEL], str(each.wallet_id)) for each in page if each.uuid in back}
-    entries = journal.unpublished(sides[MAIN], keys, list(commands))
-    return {commands[identity]: entry for identity, entry in entries.items()}
-
-
-def _asked_back(known: PaymentFacts, back: AskedBack, entry: OutboxEntry | None) -> PaymentFacts:
+def _asked_back(known: PaymentFacts, back: AskedBack, waiting: Mapping[UUID, OutboxEntry]) -> PaymentFacts:
     """Add when its amount was asked back, unless that was in vain: the last cancellation failed in the outbox, was
     discarded there, or came to the wallet and had no effect.
     """
     last = message_id(known.request.uuid, case.CANCEL, back.attempt)
-    received = next((each.status for each in known.receipts if each.id == last), None)
+    entry, received = waiting.get(last), next((each.status for each in known.receipts if each.id == last), None)
     if (entry and entry.status in ("FAILED", "DISCARDED")) or received in ("REJECTED", "RECEIVED"):
         return known
-    return replace(known, back=back, back_waits=entry is not None)
+    return replace(known, back=back, command=entry)

@@ -114,7 +114,7 @@ def _always(known: PaymentFacts) -> Iterator[tuple[str, str]]:
 def _pending(known: PaymentFacts, horizon: Horizon) -> Iterator[tuple[str, str]]:
     if known.unseen(horizon.overdue) and known.commanded not in (FOUND, EXPIRED):
         yield "no_command", "no command of it exists: not in the outbox, not in the wallet's inbox, not in the ledger"
-    stale = kinds_of(each for each in known.handled if before(each.received_at, horizon.overdue))
+    stale = kinds_of(each for each in known.handled if before(each.at, horizon.overdue))
     if lost := sorted(stale - {each.kind for each in known.ledger}):
         yield "no_ledger", f"the wallet handled its {', '.join(lost)}, and the ledger has nothing of it"
 
@@ -144,7 +144,7 @@ def giving_back(known: PaymentFacts, horizon: Horizon) -> bool:
     if known.request.state != case.FAILED or known.settled or known.kept <= 0 or horizon.overdue is None:
         return False
     since = known.back.at if known.back else _last_decided(known)
-    return known.back_waits or ((known.back is not None or not known.answered) and since >= horizon.overdue)
+    return known.command is not None or ((known.back is not None or not known.answered) and since >= horizon.overdue)
 
 
 def _last_decided(known: PaymentFacts) -> datetime:
@@ -184,7 +184,7 @@ def _results(known: PaymentFacts, horizon: Horizon) -> str:
         return "applied" if known.answered else "on_their_way" if request.status == case.PENDING else "by_hand"
     if not request.fulfil and {each.kind for each in known.ledger} <= {"DEDUCT"}:
         # The wallet may have said so beside its results, which is believed where the deduction is all (`Rules.told`).
-        if request.literal or not any(each.reported for each in known.handled):
+        if request.literal or not any(each.results for each in known.handled):
             return "told"
         if not before(_last_decided(known), horizon.heard):
             return "behind"  # told by HTTP, and the result that the wallet reported comes after

@@ -272,7 +272,7 @@ class _PaymentTeller(StoryTeller):
             moments += [each.decided_at for each in self.known.ledger if each.kind == kind and _by(receipt, each)]
         elif receipt.outcome == "DONE" and self.known.payment is not None:
             moved = self.known.payment.changed_at
-            moments += [moved] if 0 <= (receipt.received_at - moved).total_seconds() < _ONE_BATCH_SECONDS else []
+            moments += [moved] if 0 <= (receipt.at - moved).total_seconds() < _ONE_BATCH_SECONDS else []
         return min(moments)
 
     def received(self, reader: Witness, receipt: InboxReceipt, detail: Detail) -> Detail:
@@ -343,7 +343,7 @@ def events(known: KnownPayment) -> list[Event]:
 
 def _by(receipt: InboxReceipt, operation: LedgerRow) -> bool:
     """Return True if it was this message that had it decided, and not one long before."""
-    return 0 <= (receipt.received_at - operation.decided_at).total_seconds() < _ONE_TRANSACTION_SECONDS
+    return 0 <= (receipt.at - operation.decided_at).total_seconds() < _ONE_TRANSACTION_SECONDS
 
 
 def _done(operation: LedgerRow) -> dict[str, Any]:

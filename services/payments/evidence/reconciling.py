@@ -3,23 +3,23 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import LiteralString
+from typing import Any, LiteralString
 from uuid import UUID
 
-from ferryman import FerrymanError, append_many
+from ferryman import FerrymanError, Go, append_many
 from ferryman.evidence import Act, journal, kafka, messages, write_down
-from ferryman.evidence.messages import OutboxEntry
-from ferryman.evidence.reconcile import PAGE, Case, Party, Repair, SystemState, pages, write_repair
+from ferryman.evidence.reconcile import Case, Party, Repair, SystemState, write_repair
 from ferryman.evidence.sides import MAIN, Side, Sides
-from ferryman.saga.moves import Move
 from ferryman.services.payments.evidence import case
-from ferryman.services.payments.evidence.case import ORCHESTRATOR, AskedBack, LedgerRow, PaymentRow, result_of
+from ferryman.services.payments.evidence.case import ORCHESTRATOR, LedgerRow, PaymentRow, result_of
 from ferryman.services.payments.evidence.causes import Cause, judge
-from ferryman.services.payments.evidence.facts import PaymentFacts, read
+from ferryman.services.payments.evidence.facts import PaymentFacts, read, unpublished
 from ferryman.services.payments.payments_settings import PaymentsSettings
 from ferryman.services.payments.rules import REFUSED_DOWNSTREAM, TIMED_OUT, Payment
-from ferryman.services.payments.service import rules_of, sagas
+from ferryman.services.payments.service import rules_of
 
+PAGE = 1_000
+"""Payments that are read at once."""
 _ATTEMPTS_LOOKED_AT = 3
 
 # By the index of what is not over, in the order in which it is to be looked at. What was moved since the walk began
@@ -89,9 +89,16 @@ class PaymentReconciler:
             yield list(new.values())
 
     def _reads(self, statement: LiteralString, older: float) -> Iterator[Sequence[PaymentRow]]:
-        """Read the pages of one of these statements, as of now."""
-        given = {"began": self.sides[MAIN].now(), "older": older, "undone": [TIMED_OUT, REFUSED_DOWNSTREAM]}
-        return pages(self.sides[MAIN], PaymentRow, statement, given)
+        """Read page after page of one of these statements, as of now, each from where the one before ended."""
+        given: dict[str, Any] = {
+            "began": self.sides[MAIN].now(), "older": older, "undone": [TIMED_OUT, REFUSED_DOWNSTREAM],
+            "at": "-infinity", "uuid": UUID(int=0), "most": PAGE,
+        }  # fmt: skip
+        while found := self.sides[MAIN].ask(messages.rows, PaymentRow, statement, given):
+            yield found
+            if len(found) < PAGE:
+                return
+            given |= {"at": found[-1].mark, "uuid": found[-1].uuid}
 
     # --- mending
 
@@ -102,7 +109,7 @@ class PaymentReconciler:
         rules = rules_of(self.sides.settings)
         judged = {each.uuid: (each.state, each.attempt) for each in cases}
 
-        def rule(payment: Payment) -> Move | None:
+        def rule(payment: Payment) -> Go | None:
             """Leave a payment alone if somebody asked, or an answer came, since it was judged. Its row says in which
             mode it was recorded, whatever mode this process is in.
             """
@@ -112,7 +119,7 @@ class PaymentReconciler:
 
         with self.sides[MAIN].acting() as db:
             literal = {each.uuid for each in case.payments(db, list(judged)) if each.literal}
-            moved = sagas(rules).act(db, list(judged), rule)
+            moved = rules.saga.engine.act(db, list(judged), rule)
             if moved:
                 write_repair(db, how, list(judged), act, moved)
         return moved
@@ -122,7 +129,7 @@ class PaymentReconciler:
         rules = rules_of(self.sides.settings)
         judged = {each.uuid: each.attempt for each in cases}
         with self.sides[MAIN].acting() as db:
-            payments = [Payment(*row) for row in sagas(rules).store.lock(db, list(judged))]
+            payments = [Payment(*row) for row in rules.saga.engine.store.lock(db, list(judged))]
             back = case.asked_back(db, list(judged))
             made = {uuid: back[uuid].attempt if uuid in back else 1 for uuid in judged}
             meant = [each for each in payments if each.state == case.FAILED and made[each.uuid] == judged[each.uuid]]
@@ -150,7 +157,7 @@ class PaymentReconciler:
         if not yes:
             return False
         with self.sides[MAIN].acting() as db:
-            if not (failed or sagas(rules).act(db, [uuid], rules.settled)):
+            if not (failed or rules.saga.engine.act(db, [uuid], rules.settled)):
                 return False
             write_down(db, "reconcile", act, said={"settle": str(uuid)}, entries=1)
         return True
@@ -162,7 +169,7 @@ def gather(sides: Sides, requests: Sequence[PaymentRow]) -> list[PaymentFacts]:
     """
     failed = [each.uuid for each in requests if each.state == case.FAILED]
     settled, back = sides[MAIN].ask(case.settled, failed), sides[MAIN].ask(case.asked_back, failed)
-    asked = [_as_asked_back(each, back.get(each.uuid)) if each.state == case.FAILED else each for each in requests]
+    asked = [each.asked_back(back.get(each.uuid)) if each.state == case.FAILED else each for each in requests]
     found = [
         replace(each, back=back.get(each.request.uuid)) for each in read(sides, asked, _commands)
         if each.request.state != case.FAILED or (each.kept > 0 and each.request.uuid not in settled)
@@ -174,14 +181,19 @@ def gather(sides: Sides, requests: Sequence[PaymentRow]) -> list[PaymentFacts]:
         unread = {each.id: each for each in messages.rejected(db, case.NAME, results.values())}
         strays = {each.message_id: each.why for each in messages.strays_of(db, "payment", ids)}
         literal = case.literal(db, [each.request.uuid for each in found if each.request.literal], sides.settings)
-    entries = _unpublished(sides, found)
-    entries |= {uuid: each for uuid, each in literal.items() if each.status != "PUBLISHED"}
+    commanded = unpublished(sides, [each.request for each in found if each.commands and each.outcome is None])
+    commanded |= {uuid: each for uuid, each in literal.items() if each.status != "PUBLISHED"}
+    decided = [each for each in found if each.outcome is not None]
+    reported = journal.unpublished(
+        sides[case.WALLET], {(case.READS[case.NAME], str(each.request.uuid)) for each in decided},
+        [results[command] for each in decided for command in each.commands],
+    )  # fmt: skip
 
     def complete(each: PaymentFacts) -> PaymentFacts:
         mine, answers = each.commands, [results[command] for command in each.commands]
         return replace(
-            each, command=entries.get(mine[0]) if mine else None,
-            result=next((entries[one] for one in answers if one in entries), None),
+            each, command=commanded.get(mine[0]) if mine else None,
+            result=next((reported[one] for one in answers if one in reported), None),
             rejected=tuple(rejected[one] for one in mine if one in rejected),
             unread=tuple(unread[one] for one in answers if one in unread and unread[one].status != "REQUEUED"),
             strays=tuple(strays[one] for one in answers if one in strays),
@@ -190,26 +202,9 @@ def gather(sides: Sides, requests: Sequence[PaymentRow]) -> list[PaymentFacts]:
     return [complete(each) for each in found]
 
 
-def _as_asked_back(request: PaymentRow, back: AskedBack | None) -> PaymentRow:
-    if back is None:
-        return request._replace(attempt=1)
-    return request._replace(attempt=back.attempt, changed_at=max(request.changed_at, back.at))
-
-
 def _commands(request: PaymentRow, booked: Sequence[LedgerRow]) -> Iterator[UUID]:
     """Name what was asked last, the newest first."""
     if request.state == case.STUCK or (request.state == case.FAILED and sum(each.amount for each in booked) >= 0):
         return
     for attempt in range(request.attempt, max(0, request.attempt - _ATTEMPTS_LOOKED_AT), -1):
         yield case.command_of(request, attempt)
-
-
-def _unpublished(sides: Sides, found: Sequence[PaymentFacts]) -> dict[UUID, OutboxEntry]:
-    """Return the commands that are not published, and of what the ledger has decided, the results."""
-    asked = [each for each in found if each.commands and each.outcome is None]
-    keys = {case.place_of(each.request) for each in asked}
-    commands = journal.unpublished(sides[MAIN], keys, [each.commands[0] for each in asked])
-    decided = [each for each in found if each.outcome is not None]
-    keys = {(case.READS[case.NAME], str(each.request.uuid)) for each in decided}
-    results = [result_of(command) for each in decided for command in each.commands]
-    return commands | journal.unpublished(sides[case.WALLET], keys, results)

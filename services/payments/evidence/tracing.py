@@ -1,7 +1,6 @@
 """`ferryman trace` of a payment: what both databases and Kafka know of it."""
 
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -64,12 +63,11 @@ def gather(sides: Sides, identity: UUID) -> KnownPayment:
     times = Times.of(settings, settings.section(PaymentsSettings).answer_seconds)
     known = KnownPayment(identity, sides.each[0].now(), times=times, missing=missing)
     main, books = _having(sides, MAIN, "payments.requests"), _having(sides, case.WALLET, "wallet.ledger")
-    if main:
-        with _or_missing(missing, "the payments"):
-            known = _recorded(main, known, settings)
-    if books:
-        with _or_missing(missing, "the wallet's ledger"):
-            known = replace(known, ledger=books.ask(case.ledger, [identity]))
+    for side, read, what in ((main, _recorded, "the payments"), (books, _booked, "the wallet's ledger")):
+        try:
+            known = read(side, known, settings) if side else known
+        except FerrymanError as error:  # a database that does not show its rows
+            missing.append(f"{what}: {error}")
     commands = known.messages
     took = [each for each, said in commands.items() if said.type in case.COMMANDS]
     wallet = witness(books, case.WALLET, took, case.WALLET, [case.READS[case.WALLET]]) if books else None
@@ -86,7 +84,7 @@ def gather(sides: Sides, identity: UUID) -> KnownPayment:
             ours = replace(ours, entries=[known.literal, *ours.entries])
     if books and wallet:
         # each result was appended in the transaction of its command's receipt
-        moments = [each.received_at for each in wallet.receipts or (ours.receipts if ours else ())]
+        moments = [each.at for each in wallet.receipts or (ours.receipts if ours else ())]
         wallet = _having_sent(books, wallet, answers, moments, reported)
     elif not any("wallet" in each for each in missing):
         missing.append("the wallet's database: payments.wallet_database_url names none with its tables")
@@ -101,13 +99,8 @@ def _having(sides: Sides, name: str, table: str) -> Side | None:
     return side if side and side.ask(has_table, table) else None
 
 
-@contextmanager
-def _or_missing(missing: list[str], what: str) -> Iterator[None]:
-    """Go on without the answer. That a database does not show its rows is missing, and not the end."""
-    try:
-        yield
-    except FerrymanError as error:
-        missing.append(f"{what}: {error}")
+def _booked(side: Side, known: KnownPayment, _settings: Any) -> KnownPayment:
+    return replace(known, ledger=side.ask(case.ledger, [known.id]))
 
 
 def _recorded(side: Side, known: KnownPayment, settings: Any) -> KnownPayment:

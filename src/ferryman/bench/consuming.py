@@ -23,6 +23,7 @@ from ferryman.runtime.system import settings_model
 from ferryman.saga.timeouts import DueLoop
 from ferryman.services import systems
 from ferryman.services.payments import service as payments
+from ferryman.services.payments.rules import WALLET
 from ferryman.services.wallet import consumer as wallet
 
 Handler = Callable[[psycopg.Connection[tuple[Any, ...]], Sequence[Received]], Sequence[Outcome]]
@@ -85,11 +86,12 @@ def run(task: dict[str, Any], settings: Settings) -> dict[str, Any]:
         consumer = Consumer(task["name"], [task["topic"]], connection=psycopg.Connection, unknown="reject")
         consumer.handles_batch(*wallet.KINDS)(clock.around(wallet.handle))
     else:
-        engine = payments.sagas(payments.rules_of(settings))
+        saga = payments.rules_of(settings).saga
+        engine = saga.engine
         consumer = Consumer(
-            payments.NAME, ["wallet.results"], connection=psycopg.Connection, unknown="reject", rereport=False
+            WALLET.consumer, [WALLET.topic], connection=psycopg.Connection, unknown="reject", rereport=False
         )
-        consumer.handles_batch(*payments.RESULTS)(clock.around(engine.apply))
+        consumer.handles_batch(*saga.types)(clock.around(engine.apply))
         consumer.after_commit(engine.tell)
         timeouts, life = DueLoop(engine, settings), Life("payment-timeouts", stopping)
         threading.Thread(target=timeouts.run, args=(life,), daemon=True).start()

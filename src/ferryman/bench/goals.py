@@ -113,6 +113,20 @@ HEALTHY_P99 = Goal("healthy_p99", "<=", 1.5, "times without", "p99 of an endpoin
 CLAIM_AFTER_MILLION_DONE = Goal(
     "claim_after_million_done", "<=", 2, "times without", "a claim over 1,000,000 delivered rows"
 )
+SAGA_APPLY_RATE = Goal(
+    "saga_apply_rate", ">=", 0.5, "of the bare loop", "results applied beside psycopg alone, batch 500"
+)
+SAGA_START_RATE = Goal(
+    "saga_start_rate", ">=", 0.5, "of the bare loop", "starts beside bare INSERTs and append_many, batch 500"
+)
+SAGA_ONE_RATE = Goal("saga_one_rate", ">=", 0.3, "of many", "results of one saga that stays, batch 500")
+SAGA_DUE = Goal("saga_due", "<=", 1.5, "times beside 1,000", "500 due sagas beside 1,000,000 that wait")
+SMTP_RATE = Goal("smtp_rate", ">=", 0.6, "of aiosmtplib alone", "16 connections, the server accepts after 20 ms")
+SMTP_RATE_FAST = Goal("smtp_rate_fast", ">=", 0.25, "of aiosmtplib alone", "16 connections, it accepts at once")
+MAIL_STATEMENTS = Goal("mail_statements", "<=", 8, "a batch", "statements of a courier by SMTP")
+CLAIM_AFTER_MILLION_SENT = Goal(
+    "claim_after_million_sent", "<=", 2, "times without", "a claim over 1,000,000 sent mails of memos"
+)
 CLAIM_BESIDE_MILLION_WAITING = Goal(
     "claim_beside_million_waiting", "<=", 2, "times without", "a claim beside 1,000,000 rows of another endpoint"
 )

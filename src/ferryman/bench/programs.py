@@ -79,6 +79,13 @@ def drain(bench: Bench, database_url: str, name: str = "relay", **more: str) -> 
     return running(f"ferryman drain {name}", command, bench.ferryman_environment(database_url, **more))
 
 
+def drained_seconds(result: Any, rows: int) -> float:
+    """Return the seconds of a drain that sent all rows."""
+    if result["published"] != rows or result["failed"]:
+        raise meters.MeasurementFailed(f"the drain of {rows} rows reports {json.dumps(result)}")
+    return float(result["seconds"])
+
+
 @contextmanager
 def service(bench: Bench, name: str, database_url: str, **more: str) -> Iterator[Program]:
     """Start `ferryman run NAME`, wait until it says that it is ready, and stop it at the end."""

@@ -6,7 +6,7 @@ from dataclasses import replace
 import psycopg
 from confluent_kafka import KafkaException
 
-from ferryman.bench import goals, inbox, pipeline, relay_backlog, running_relay, sinks, writing
+from ferryman.bench import goals, inbox, mail_sinks, pipeline, relay_backlog, running_relay, sagas, sinks, writing
 from ferryman.bench.goals import Figure, Goal
 from ferryman.bench.servers import Bench
 from ferryman.runtime.errors import FerrymanError
@@ -43,13 +43,22 @@ RUNS: dict[str, Mapping[Take, Sequence[Goal]]] = {
         sinks.healthy_latency: (goals.HEALTHY_P99,),
         sinks.claims_after_done: (goals.CLAIM_AFTER_MILLION_DONE,),
         sinks.claims_beside_waiting: (goals.CLAIM_BESIDE_MILLION_WAITING,),
+        mail_sinks.rate: (goals.SMTP_RATE,),
+        mail_sinks.fast_rate: (goals.SMTP_RATE_FAST,),
+        mail_sinks.statements: (goals.MAIL_STATEMENTS,),
+        mail_sinks.claims_after_sent: (goals.CLAIM_AFTER_MILLION_SENT,),
+    },
+    "saga": {
+        sagas.apply_rates: (goals.SAGA_APPLY_RATE, goals.SAGA_ONE_RATE),
+        sagas.start_rate: (goals.SAGA_START_RATE,),
+        sagas.due_latency: (goals.SAGA_DUE,),
     },
     "codec": {writing.codec_speed: (goals.CODEC,)},
     "latency": {running_relay.latency: (goals.LATENCY_P50, goals.LATENCY_P99, goals.LATENCY_P99_CROWDED)},
 }
 
 WITHOUT_SERVERS = frozenset({"codec"})
-WITHOUT_KAFKA = frozenset({"sinks"})
+WITHOUT_KAFKA = frozenset({"saga", "sinks"})
 
 
 def names(run: str) -> list[str]:

@@ -47,6 +47,7 @@ _DESCRIBED = {
 }
 _NOW_AND_THEN = (
     "-- outbox.described_backlog", "-- outbox.forget_attempts", "-- outbox.bury", "-- desk.can_pause_outboxes",
+    "-- memos.leave",
 )  # fmt: skip
 _AT_START = (
     "-- outbox.columns", "-- outbox.words", "-- outbox.indexes", "-- outbox.predicate", "-- postgres.backend",
@@ -89,15 +90,16 @@ _WRITE = "-- bench.write_hook\nINSERT INTO bench.hooks (destination, payload) VA
 _UNSENT = "-- bench.unsent_hooks\nSELECT count(*) FROM bench.hooks WHERE destination = '%s' AND status <> 'SENT'"
 
 
-class _PostReceiver:
-    """The program `http_receiver`. A request to `url(20)` is answered after 20 ms."""
+class ReceiverProgram:
+    """The program `http_receiver` or `mail_receiver`."""
 
     def __init__(self, program: Program, port: int) -> None:
         self._program = program
-        self._port = port
+        self.port = port
 
     def url(self, milliseconds: int) -> str:
-        return f"http://127.0.0.1:{self._port}/{milliseconds}"
+        """Return the URL of requests that are answered after so long."""
+        return f"http://127.0.0.1:{self.port}/{milliseconds}"
 
     def result(self) -> Any:
         """End it, and return what it received."""
@@ -106,11 +108,12 @@ class _PostReceiver:
 
 
 @contextmanager
-def _receiver(bench: Bench, *, timed: bool = False) -> Iterator[_PostReceiver]:
+def receiver(bench: Bench, module: str = "http_receiver", **task: Any) -> Iterator[ReceiverProgram]:
+    """Give a receiver that listens."""
     port = places.free_port()
-    with programs.own_program(bench, "http_receiver", {"port": port, "timed": timed}) as program:
+    with programs.own_program(bench, module, {"port": port, **task}) as program:
         meters.until(lambda: _listens(port), "answer of the receiver", 10)
-        yield _PostReceiver(program, port)
+        yield ReceiverProgram(program, port)
 
 
 def _listens(port: int) -> bool:
@@ -155,8 +158,8 @@ def fast_rate(bench: Bench) -> Iterator[Figure]:
 
 def _rate(bench: Bench, goal: Goal, rows: int, milliseconds: int) -> Figure:
     """Measure a drain beside the bare session, in rounds."""
-    with _hooks(bench, _TO_ONE) as (database_url, connection), _receiver(bench) as receiver:
-        url = receiver.url(milliseconds)
+    with _hooks(bench, _TO_ONE) as (database_url, connection), receiver(bench, timed=False) as server:
+        url = server.url(milliseconds)
         task = {"database_url": database_url, "url": url, "secrets": _DESCRIBED["secrets"], "rows": rows,
                 "at_once": _SLOTS}  # fmt: skip
 
@@ -166,10 +169,10 @@ def _rate(bench: Bench, goal: Goal, rows: int, milliseconds: int) -> Figure:
             return rows / _drained(bench, database_url, url, rows)
 
         def bare() -> float:
-            return rows / programs.bare_seconds(bench, "post", task, _patience(rows))
+            return rows / programs.bare_seconds(bench, "post", task, patience(rows))
 
         rates, others = bench.compared(courier=courier, bare=bare)
-        received = receiver.result()["requests"]
+        received = server.result()["requests"]
     if received % rows or received < 2 * rows * len(others):
         raise MeasurementFailed(f"the receiver had {received} requests, in rounds of {rows}")
     return goal.figure(
@@ -181,13 +184,11 @@ def _rate(bench: Bench, goal: Goal, rows: int, milliseconds: int) -> Figure:
 def _drained(bench: Bench, database_url: str, url: str, rows: int) -> float:
     """Let a courier deliver all rows, and return its seconds."""
     with programs.drain(bench, database_url, "hooks", **_settings(url)) as program:
-        result = program.result(_patience(rows))
-    if result["published"] != rows or result["failed"]:
-        raise MeasurementFailed(f"the drain of {rows} rows reports {json.dumps(result)}")
-    return float(result["seconds"])
+        return programs.drained_seconds(program.result(patience(rows)), rows)
 
 
-def _patience(rows: int) -> float:
+def patience(rows: int) -> float:
+    """Return the seconds within which so many rows are sent."""
     return 60 + rows / 200
 
 
@@ -199,16 +200,21 @@ def statements(bench: Bench) -> Iterator[Figure]:
     if not bench.counts_statements:
         raise MeasurementFailed("this server has no pg_stat_statements")
     rows = bench.scale.commands // 4
-    with _hooks(bench, _TO_ONE) as (database_url, connection), _receiver(bench) as receiver:
+    with _hooks(bench, _TO_ONE) as (database_url, connection), receiver(bench, timed=False) as server:
         _load(connection, rows)
         meters.reset_statements(connection)
-        _drained(bench, database_url, receiver.url(0), rows)
-        calls = {name: each["calls"] for name, each in meters.by_statement(connection).items()}
+        _drained(bench, database_url, server.url(0), rows)
+        yield batch_statements(goals.SINK_STATEMENTS, connection, rows)
+
+
+def batch_statements(goal: Goal, connection: Connection, rows: int) -> Figure:
+    """Return the figure of the statements of a turn, after so many rows were sent."""
+    calls = {name: each["calls"] for name, each in meters.by_statement(connection).items()}
     seldom = sum(calls.get(name, 0) for name in _NOW_AND_THEN) + _LOST_CLAIMS * calls["-- outbox.bury"]
     claims, settles = calls["-- outbox.claim"] - _LOST_CLAIMS * calls["-- outbox.bury"], calls["-- outbox.settle"]
     at_start = sum(times for name, times in calls.items() if name.startswith(_AT_START))
     counted = sum(calls.values()) - at_start - (_STATEMENTS_AROUND + 1) * seldom
-    yield goals.SINK_STATEMENTS.figure(
+    return goal.figure(
         counted / max(claims, settles), claims=claims, settles=settles, rows=rows, rows_each=rows / settles, calls=calls
     )
 
@@ -232,10 +238,10 @@ def healthy_latency(bench: Bench) -> Iterator[Figure]:
 def _delays_ms(bench: Bench, sick_rows: int) -> list[float]:
     """Return how long after its COMMIT each row of the healthy endpoint arrived."""
     seconds = bench.scale.steady_seconds / 3 + _WAKING_SECONDS
-    with _hooks(bench, _TO_MANY) as (database_url, connection), _receiver(bench, timed=True) as receiver:
-        healthy, committed = receiver.url(0), dict[str, float]()
+    with _hooks(bench, _TO_MANY) as (database_url, connection), receiver(bench, timed=True) as server:
+        healthy, committed = server.url(0), dict[str, float]()
         if sick_rows:
-            _load(connection, sick_rows, receiver.url(_SICK_MS) + "?")
+            _load(connection, sick_rows, server.url(_SICK_MS) + "?")
         with programs.service(bench, "hooks", database_url, **_settings(None)):
             began = time.monotonic()
             for number in range(round(_STEADY_RATE * seconds)):
@@ -243,7 +249,7 @@ def _delays_ms(bench: Bench, sick_rows: int) -> list[float]:
                 [[identity]] = connection.execute(_WRITE, (healthy,)).fetchall()
                 committed[identity] = time.monotonic()
             meters.until(lambda: not meters.row(connection, _UNSENT % healthy)[0], "delivery to the healthy one", 60)
-        arrived = receiver.result()["arrived"]
+        arrived = server.result()["arrived"]
     counted = [identity for identity, at in committed.items() if at >= began + _WAKING_SECONDS]
     return [(arrived[identity] - committed[identity]) * 1000 for identity in counted]
 
@@ -265,7 +271,7 @@ def _claims(bench: Bench, goal: Goal, index: str, *, status: str) -> Figure:
         for connection in (full, bare):
             _load(connection, _DUE, "http://healthy/", many=_DESTINATIONS)
         tables = [_opened(connection, url) for connection in (full, bare)]
-        pairs = [tuple(map(_claim_ms, tables)) for _ in range(_CLAIMS)]
+        pairs = [tuple(claim_ms(table, _SLOTS) for table in tables) for _ in range(_CLAIMS)]
     full_ms, bare_ms = zip(*pairs[_CLAIMS // 10 :], strict=True)
     return goal.figure(
         median_low(full_ms) / median_low(bare_ms), rows=rows, claims=len(full_ms), full_ms=percentiles(full_ms),
@@ -278,13 +284,13 @@ def _opened(connection: Connection, url: str | None) -> Table:
     return open_table(connection, "hooks", outbox, Database())
 
 
-def _claim_ms(table: Table) -> float:
+def claim_ms(table: Table, most: int) -> float:
     """Return the time of one claim, and give its rows back."""
-    room = Room(_SLOTS, each=8, busy={"http://full/0": 8})
+    room = Room(most, each=8, busy={"http://full/0": 8})
     began = time.perf_counter()
-    rows: list[Claimed] = table.claim_fair(room, None)[0] if "claim_fair" in table.statements else table.claim(_SLOTS)
+    rows: list[Claimed] = table.claim_fair(room, None)[0] if "claim_fair" in table.statements else table.claim(most)
     took = (time.perf_counter() - began) * 1000
-    if len(rows) != _SLOTS:
-        raise MeasurementFailed(f"a claim had {len(rows)} rows of {_SLOTS}")
+    if len(rows) != most:
+        raise MeasurementFailed(f"a claim had {len(rows)} rows of {most}")
     table.settle([released(row) for row in rows])
     return took

@@ -2,9 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
-from ferryman.channels.outcome import Outcome
+from ferryman.channels.outcome import Code, Outcome
+from ferryman.runtime.errors import Permanent
+from ferryman.runtime.user_functions import named
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +25,27 @@ class Post:
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     secrets: tuple[str, ...] = field(default=(), repr=False)
     bearer: str | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        """Refuse values of another type, where they are given."""
+        for name, kind, said in _POST_TYPES:
+            if not isinstance(value := getattr(self, name), kind):
+                raise TypeError(f"{name} of a Post must be {said}, not {named(value)}")
+        if self.headers and not all(isinstance(text, str) for pair in self.headers.items() for text in pair):
+            raise TypeError("headers of a Post must be a mapping of texts to texts")
+        if self.secrets and not all(isinstance(secret, str) for secret in self.secrets):
+            raise TypeError("secrets of a Post must be texts")
+
+
+_POST_TYPES: tuple[tuple[str, Any, str], ...] = (
+    ("url", str, "text"),
+    ("body", bytes, "bytes: encode it, as in json.dumps(data).encode()"),
+    ("id", str, "text, such as row.id"),
+    ("content_type", str, "text"),
+    ("headers", Mapping, "a mapping of texts to texts"),
+    ("secrets", (tuple, list), "a tuple of texts, such as (secret,)"),
+    ("bearer", (str, type(None)), "text or None"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +71,17 @@ class Mail:
     key: str = ""
     edition: str | None = None
     doubt: Doubt | None = None
+
+
+class InvalidMail(Permanent):
+    """A mail or an address that cannot be sent. The message shows none of it; `part` says which part is wrong."""
+
+    def __init__(
+        self, message: str, part: Literal["to", "subject", "text", "key"] = "to", code: Code = Code.MAIL_INVALID
+    ) -> None:
+        super().__init__(message)
+        self.part = part
+        self.code = code
 
 
 class Channel(Protocol):

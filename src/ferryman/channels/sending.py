@@ -24,6 +24,9 @@ from ferryman.channels.model import Channel
 from ferryman.channels.outcome import Code, Outcome, Retry, Unknown, storable
 from ferryman.runtime.errors import FerrymanError, Unreachable
 from ferryman.runtime.logs import frames
+from ferryman.runtime.redaction import stored_error
+from ferryman.runtime.user_code import line_of, told
+from ferryman.runtime.user_functions import WrongAnswer, named
 
 log = structlog.get_logger(__name__)
 
@@ -319,20 +322,24 @@ class _Flights:
         except asyncio.CancelledError:
             raise
         except BaseException as error:  # SystemExit as well: it would end the loop of all other sends
-            return self._bug(error)
-        return self._bug(TypeError(f"{type(outcome).__name__} is not an outcome"))
+            return self._bug(item, error)
+        return self._bug(
+            item, WrongAnswer(f"send returned {named(outcome)}, which is not an outcome: Delivered(), ...")
+        )
 
-    def _bug(self, error: BaseException) -> Retry:
-        kind = type(error).__name__
-        log.error("a channel raised an error", channel=self._name, error=kind, where=frames(error))
-        return Retry(f"the channel raised {kind}", Code.CHANNEL_BUG)
+    def _bug(self, item: Item, error: BaseException) -> Retry:
+        """Log a bug of the channel. Our own channels may quote URLs: their words are not shown."""
+        users = isinstance(error, WrongAnswer) or line_of(error, called_by_us=False)
+        words = told(error) if users else type(error).__name__
+        log.error("a channel raised an error", channel=self._name, row=item.key, error=words, where=frames(error))
+        return Retry(stored_error(f"the channel raised {words}"), Code.CHANNEL_BUG)
 
     def _landed(self, task: asyncio.Task[Outcome]) -> None:
         """Free the slot of a send, and start what waits for it."""
         flight = self._flights.pop(task, None)
         item = flight.item if flight is not None else self._overdue.pop(task).item
         if flight is not None:
-            outcome = self._bug(asyncio.CancelledError()) if task.cancelled() else task.result()
+            outcome = self._bug(item, asyncio.CancelledError()) if task.cancelled() else task.result()
             seconds = asyncio.get_running_loop().time() - flight.began
             self._report(Finished(item.key, outcome, seconds, item.destination))
         self._free += 1

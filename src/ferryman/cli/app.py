@@ -22,6 +22,7 @@ COMMANDS = {
     "run": ("ferryman.cli.run", "Run services until SIGTERM; they drain, then exit 0."),
     "outbox": ("ferryman.cli.outbox", "See what waits to be published, and why; replay and discard entries."),
     "inbox": ("ferryman.cli.inbox", "See what consumers handled and rejected; requeue and discard messages."),
+    "saga": ("ferryman.cli.saga", "Print a saga's table and drawing; list, show and move sagas by hand."),
     "trace": ("ferryman.cli.trace", "Tell the story of a message or a payment, and say what to do next."),
     "reconcile": ("ferryman.cli.reconcile", "Say why payments are still pending, and repair what is safe to repair."),
     "audit": ("ferryman.cli.audit", "Check over both databases that nothing was lost or taken twice."),
@@ -90,7 +91,7 @@ class LazyCommands(click.Group):
 )
 @click.option("--config", "config_file", type=click.Path(path_type=Path), metavar="FILE",
               help="The settings file. Default: $FERRYMAN_CONFIG, or ./ferryman.toml where it exists.")  # fmt: skip
-@click.option("--debug", is_flag=True, help="Show tracebacks.")
+@click.option("--debug", is_flag=True, help="Show tracebacks. It may stand behind the command too.")
 @click.version_option(package_name="ferryman", message="%(prog)s %(version)s")
 @click.pass_context
 def app(context: click.Context, config_file: Path | None, debug: bool) -> None:  # noqa: ARG001 - `_report` reads it
@@ -103,9 +104,10 @@ def app(context: click.Context, config_file: Path | None, debug: bool) -> None: 
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run one command line and return its exit code; only --debug shows a traceback."""
+    """Run one command line and return its exit code; only --debug, wherever it stands, shows a traceback."""
+    own, rest = _parted(arguments)
     try:
-        result = app.main(args=list(arguments), prog_name="ferryman", standalone_mode=False)
+        result = app.main(args=[*own, *rest], prog_name="ferryman", standalone_mode=False)
         return int(result) if isinstance(result, int) else Exit.OK
     except click.ClickException as error:
         error.show()
@@ -122,12 +124,23 @@ def run(arguments: Sequence[str]) -> int:
         return _report(_explained(error), arguments, error)
 
 
+def _parted(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return --debug, if it stands anywhere before `--`, and all other arguments."""
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    before = [each for each in arguments[:end] if each != "--debug"]
+    return ["--debug"] * (len(before) < end), [*before, *arguments[end:]]
+
+
 def _explained(error: Exception) -> FerrymanError:
-    """Return an error that names the extra of a package that is not installed, or says that this is a bug."""
+    """Return an error that says whose it is: a package that is not installed, a line of the user's code, or a bug."""
     package = error.name if isinstance(error, ModuleNotFoundError) else None
     if package and (extra := EXTRAS.get(package.partition(".")[0])):
         return Misconfigured(f"this needs the package {package}", remedy=f"pip install 'ferryman[{extra}]'")
-    remedy = "run it again with --debug and report the traceback: this is a bug"
+    from ferryman.runtime.user_code import line_of, told  # it loads psycopg
+
+    if line_of(error, called_by_us=False):
+        return FerrymanError(f"unexpected {told(error)}", remedy="correct your code there; --debug shows the traceback")
+    remedy = "run it again with --debug and report the traceback: this is a bug in Ferryman, or in a library"
     return FerrymanError(f"unexpected {type(error).__name__}: {error}", remedy=remedy)
 
 

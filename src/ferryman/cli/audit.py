@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Iterator
-from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -10,7 +9,7 @@ import click
 
 from ferryman.cli import wiring
 from ferryman.cli.options import MomentType
-from ferryman.cli.output import json_option, print_json, print_table, say
+from ferryman.cli.output import CommandResult, json_option, say, table
 from ferryman.evidence.audit import AuditBooks, finishing
 from ferryman.evidence.casefile import case_files
 from ferryman.evidence.sides import open_sides
@@ -64,11 +63,8 @@ def command(
             for line in _wrong(audit.books):
                 say(line)
             raise
-    if as_json:
-        print_json(books.as_json())
-    else:
-        _print(books)
-    return Exit.FAILURE if books.wrongs else Exit.OK
+    exit_code = Exit.FAILURE if books.wrongs else Exit.OK
+    return CommandResult(books.as_json(), _lines(books), exit_code).print(as_json=as_json)
 
 
 class _Progress:
@@ -83,28 +79,26 @@ class _Progress:
             say(f"{done:,} {what}" + (f" of about {about:,}" if about > done else ""))
 
 
-def _print(books: AuditBooks) -> None:
+def _lines(books: AuditBooks) -> Iterator[str]:
     said: dict[str, Any] = books.as_json()
     since = moment(books.window.since) if books.window.since else "the first"
-    click.echo(f"payments recorded from {since} to {moment(books.window.until)}")
-    print_table(
+    yield f"payments recorded from {since} to {moment(books.window.until)}"
+    yield table(
         ("", "", "how many"),
         [(stage, kind, f"{count:,}") for stage, kinds in said["counts"].items() for kind, count in kinds.items()],
     )
     if books.oldest is not None:
         waits = span((books.window.until - books.oldest).total_seconds())
-        click.echo(f"on their way: {said['in_flight']:,}, the oldest recorded {waits} before the end of the window")
+        yield f"on their way: {said['in_flight']:,}, the oldest recorded {waits} before the end of the window"
     for columns in _SUMS if books.sums else ():
-        print_table(
+        yield table(
             ("currency", *columns.values()),
-            [(currency, *(f"{asdict(sums)[name]:,}" for name in columns)) for currency, sums in
-             sorted(books.sums.items())],
+            [(currency, *(f"{sums[name]:,}" for name in columns)) for currency, sums in said["sums"].items()],
         )  # fmt: skip
     for what, count in sorted(books.expired.items()):
-        click.echo(f"unknown: {count:,} {what}")
-    for line in _wrong(books):
-        click.echo(line)
-    click.echo(f"verdict: {books.verdict}" + (f", {books.wrongs:,} found" if books.wrongs else ""))
+        yield f"unknown: {count:,} {what}"
+    yield from _wrong(books)
+    yield f"verdict: {books.verdict}" + (f", {books.wrongs:,} found" if books.wrongs else "")
 
 
 def _wrong(books: AuditBooks) -> Iterator[str]:

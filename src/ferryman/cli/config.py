@@ -7,7 +7,7 @@ import click
 
 from ferryman.cli import wiring
 from ferryman.cli.output import json_option, print_json, print_table
-from ferryman.runtime.errors import Exit, env_name
+from ferryman.runtime.errors import Exit, Misconfigured, env_name
 from ferryman.runtime.redaction import MASK, redact_value
 from ferryman.runtime.setting import Described, describe
 from ferryman.runtime.sources import BadSettings, Loaded, plain
@@ -45,9 +45,13 @@ def check(context: click.Context, as_json: bool) -> int:
     """List everything that is wrong with the settings; exit 3 if something is."""
     problems: list[Any] = []
     try:
-        wiring.check_scopes(wiring.loaded(context).settings)
+        found = wiring.loaded(context).settings
+        wiring.check_scopes(found)
+        wiring.check_email(found)
     except BadSettings as error:
         problems = error.problems
+    except Misconfigured as error:
+        problems = [error]
     if as_json:
         print_json({"ok": not problems, "problems": [
             {"message": each.message, "setting": each.setting, "remedy": each.remedy} for each in problems

@@ -22,7 +22,8 @@ def command(context: click.Context, name: str, as_json: bool) -> int:
     NAME is `relay` for all that goes to Kafka (the default), or the NAME of an [outbox.NAME].
 
     Entries that fail are counted and stay in the outbox: the next drain, or `ferryman run`, tries them again when they
-    are due. Exit 4 when a database, Kafka or a channel does not answer.
+    are due. One that falls due while the drain still runs is tried again at once. Exit 4 when a database, Kafka or a
+    channel does not answer.
 
     \b
       ferryman drain

@@ -18,6 +18,7 @@ from click.shell_completion import CompletionItem
 from ferryman.cli import wiring
 from ferryman.cli.output import CommandResult, json_option, say
 from ferryman.relay.admin import described_rows
+from ferryman.relay.described.table import needed_role
 from ferryman.relay.source import source_of, sources
 from ferryman.runtime import postgres, roles
 from ferryman.runtime.desk import Act, Desk
@@ -174,10 +175,10 @@ def open_named(context: click.Context, called: str, source: str | None) -> Itera
     where = source_of(
         named.name, named.outbox.model_copy(update={"source": source}) if source else named.outbox, sources(found)
     )
-    role = _role_of(context)
-    if role == roles.RELAY and named.outbox.channel != "kafka":
-        role = roles.COURIER
-    with _desk(where.settings, where.setting, "outbox", role) as desk:
+    role, own = _role_of(context), needed_role(named.outbox)
+    with _desk(where.settings, where.setting, "outbox", role if role == roles.MONITOR else own) as desk:
+        if role == roles.MONITOR and own and own not in (roles.RELAY, roles.COURIER):  # it may not read all of ours
+            postgres.expect(desk.connection, role, own)
         yield desk, named
 
 

@@ -64,8 +64,8 @@ def stats(desk: Desk | RowDesk) -> CommandResult:
     with the time since each moved.
 
     With --outbox, for the 20 destinations with the most waiting rows: how many rows are pending, retrying (they failed,
-    and are tried again), sending, lost (their process ended while it had them) and failed (given up). Delivered rows
-    are not counted.
+    and are tried again), sending, lost (their process ended while it had them), failed (given up) and held (a person
+    decides). Delivered and discarded rows are not counted.
     """
     if isinstance(desk, RowDesk):
         return outbox_rows.stats(desk)
@@ -198,7 +198,8 @@ def show(desk: Desk | RowDesk, *, reference: Any, payload: bool, since: timedelt
     first, for 10 seconds (some ten million entries); --since shortens the search. A writer may have used an id more
     than once: all entries with it are shown, the newest first. Values of headers with secret names are masked.
 
-    With --outbox: a row with every recorded attempt to send it. Attempts by Kafka are not recorded.
+    With --outbox: a row with every recorded attempt to send it. Attempts by Kafka are not recorded. This needs the role
+    ferryman_monitor, and SELECT on the table: a courier's login alone may not read the audit.
     """
     if isinstance(desk, RowDesk):
         if since is not None:

@@ -6,11 +6,11 @@ from typing import Any
 
 import click
 
-from ferryman.cli import options, output
+from ferryman.cli import options, output, wiring
 from ferryman.cli.options import Order
 from ferryman.cli.output import CommandResult, counted, json_option, nothing_changed
-from ferryman.relay.admin import described_rows, row_story
-from ferryman.relay.admin.described_rows import DELIVERED, DISCARDABLE, HELD, SENDING, RowDesk, RowSelection
+from ferryman.relay.admin import described_rows, row_story, table_check
+from ferryman.relay.admin.described_rows import DELIVERED, DISCARDABLE, HELD, LOST, SENDING, RowDesk, RowSelection
 from ferryman.relay.admin.row_story import RowFacts
 from ferryman.runtime.desk import Row
 from ferryman.runtime.errors import Exit, FerrymanError
@@ -18,6 +18,8 @@ from ferryman.runtime.times import moment, span
 
 _COUNTS = ("pending", "retrying", "sending", "lost", "failed", "held")
 _JOURNALS = ("topic", "rate", "wait", "resume")
+_HASH_CHARACTERS = 16
+"""Enough of a hash to see whether two attempts sent the same; the JSON has all of it."""
 _LISTED = ("id", "destination", "key", "type", "status", "state", "attempts", "next_attempt_at", "error", "created_at",
            "claimed_at", "done_at", "reference")  # fmt: skip
 
@@ -28,18 +30,21 @@ _LISTED = ("id", "destination", "key", "type", "status", "state", "attempts", "n
 @json_option
 @click.pass_context
 def check(context: click.Context, name: str, source: str | None, as_json: bool) -> int:
-    """Check the table of a described outbox: its columns, types, words, rights and indexes.
+    """Check a described outbox: its settings and its channel, then its table's columns, types, words, rights, indexes.
 
     \b
       ferryman outbox check hooks
       ferryman outbox check shop.hooks:hooks
 
     NAME is that of [outbox.NAME], or the module:object of a courier. One line for each flaw, with the DDL that mends
-    it; exit 1 if there is any. Rights are those of the login that the command runs under: run it under the courier's.
-    A start refuses all of this, except for missing indexes, of which it warns.
+    it; exit 1 if there is any. A wrong setting, a class of yours that is not a channel, or a database that is not
+    migrated exits 3. Rights are those of the login that the command runs under: run it under the courier's.
+    A start refuses all of this, except for missing indexes, of which it warns, and for constraints: it tries until
+    they are mended.
     """
+    wiring.check_courier(name, wiring.settings(context))
     with options.open_named(context, name, source) as (desk, named):
-        flaws = described_rows.examine(desk.connection, named.name, named.outbox)
+        flaws = table_check.examine(desk.connection, named.name, named.outbox)
     lines = [f"{flaw.why}\n  {flaw.ddl}" for flaw in flaws]
     data = {"outbox": named.name, "table": named.outbox.table, "fits": not flaws,
             "flaws": [flaw._asdict() for flaw in flaws]}  # fmt: skip
@@ -61,9 +66,10 @@ def _stats_lines(rows: RowDesk, found: Row) -> Iterator[str]:
             ("topic" if rows.by_kafka else "destination", "pending", "oldest", *_COUNTS[1:]), map(_counts, every)
         )
         if found["due"]:
-            yield f"{found['due']:,} are due; the oldest was written {span(found['oldest_due_age_seconds'])} ago"
+            age = found["oldest_due_age_seconds"]  # without created_at nobody knows
+            yield f"{_rows(found['due'])} due" + ("" if age is None else f"; the oldest was written {span(age)} ago")
     else:
-        yield "nothing waits: every row is delivered"
+        yield "nothing waits: no row is pending, being sent or given up"
     yield from (_paused_line(rows.called, each) for each in found["paused"])
     if not found["couriers"]:
         run = row_story.run_command(rows.called, by_kafka=rows.by_kafka)
@@ -149,11 +155,12 @@ def _shown_lines(known: RowFacts) -> Iterator[str]:
             ("attempt", "took", "outcome", "code", "error", "reference", "answer", "hash"),
             [
                 (moment(each["began_at"]), f"{(each['ended_at'] - each['began_at']).total_seconds():.1f} s",
-                 *(each[name] or "" for name in ("outcome", "code", "error", "reference", "excerpt", "content")))
+                 *(each[name] or "" for name in ("outcome", "code", "error", "reference", "excerpt")),
+                 (each["content"] or "")[:_HASH_CHARACTERS])
                 for each in known.history
             ],
         )  # fmt: skip
-    elif row["attempts"]:
+    elif row["attempts"] and row["state"] not in (SENDING, LOST):
         yield "its attempts are not recorded, or no longer"
 
 
@@ -207,7 +214,7 @@ def replay(order: Order, asked: Mapping[str, Any]) -> int:
         done = _summed(described_rows.replay(rows, selection, order.act))
         run = row_story.run_command(rows.called, by_kafka=rows.by_kafka)
     data = {"dry_run": False, "rows": done, "skipped": left}
-    return order.answer(data, [f"{done:,} rows are due now, with all their attempts{_left(left)}; {run} sends them"])
+    return order.answer(data, [f"{_rows(done)} due now, with all attempts{_left(left)}; {run} sends {_them(done)}"])
 
 
 def discard(order: Order, asked: Mapping[str, Any]) -> int:
@@ -231,7 +238,7 @@ def discard(order: Order, asked: Mapping[str, Any]) -> int:
             return _planned(order, "discard", chosen, left)
         done = _summed(described_rows.discard(rows, selection, order.act))
     data = {"dry_run": False, "rows": done, "skipped": left}
-    return order.answer(data, [f"{done:,} rows discarded: they are not sent{_left(left)}"])
+    return order.answer(data, [f"{_rows(done)} discarded, and not sent{_left(left)}"])
 
 
 @click.command("resolve", short_help="Decide on rows that may have been delivered.")
@@ -268,14 +275,14 @@ def resolve(
         selection = RowSelection(ids=tuple(each["id"] for each in found))
         done = _summed(described_rows.resolve(rows, selection, act, sent=sent))
         run = row_story.run_command(rows.called, by_kafka=rows.by_kafka)
-    told = "settled as delivered" if sent else f"due again; {run} sends them"
-    return CommandResult({"rows": done, "sent": sent}, [f"{done:,} rows {told}"]).print(as_json=as_json)
+    told = "settled as delivered" if sent else f"due again; {run} sends {_them(done)}"
+    return CommandResult({"rows": done, "sent": sent}, [f"{_rows(done)} {told}"]).print(as_json=as_json)
 
 
 def _summed(chunks: Iterator[int]) -> int:
     """Return the sum of the chunks; if a failure stops them, say how far they came."""
     done = 0
-    with options.resumable(lambda: f"{done:,} rows changed; run the same command again to continue"):
+    with options.resumable(lambda: f"{_rows(done)} changed; run the same command again to continue"):
         for each in chunks:
             done += each
     return done
@@ -290,8 +297,16 @@ def _parted(counts: Mapping[str, int], states: tuple[str, ...]) -> tuple[dict[st
 def _planned(order: Order, what: str, chosen: Mapping[str, int], left: Mapping[str, int]) -> int:
     total = sum(chosen.values())
     data = {"dry_run": not order.yes, "rows": total, "by_state": chosen, "skipped": left}
-    said = f"would {what} {total:,} rows{counted(chosen)}{_left(left)}"
+    said = f"would {what} {_rows(total)}{counted(chosen)}{_left(left)}"
     return order.answer(data, [said, nothing_changed(total)])
+
+
+def _rows(count: int) -> str:
+    return "1 row" if count == 1 else f"{count:,} rows"
+
+
+def _them(count: int) -> str:
+    return "it" if count == 1 else "them"
 
 
 def _left(skipped: Mapping[str, int]) -> str:

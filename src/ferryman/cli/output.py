@@ -16,6 +16,9 @@ from ferryman.runtime.times import iso, moment
 if TYPE_CHECKING:
     from ferryman.runtime.desk import Story
 
+_ID_CHARACTERS = 36
+"""The length of a uuid: first cells that are not longer are never folded."""
+
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for machines.")
 wheels_option = click.option(
     "--wheels",
@@ -43,16 +46,23 @@ def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table as text. Nothing is cut in a pipe."""
+    """Return a table as text. Nothing is cut, and ids stay whole to be copied.
+
+    A terminal may be narrow: there cells are folded, and columns without content left out.
+    """
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
-    from rich.table import Table
+    from rich.table import Column, Table
     from rich.text import Text
 
-    made = Table(*headings, box=SIMPLE_HEAD, pad_edge=False)
-    for row in rows:
-        made.add_row(*(Text.from_ansi(cell) for cell in row))
-    console = Console(width=None if sys.stdout.isatty() else 1000, highlight=False)
+    cells, narrow = [[Text.from_ansi(cell) for cell in row] for row in rows], sys.stdout.isatty()
+    shown = [at for at, _ in enumerate(headings) if not (narrow and cells) or any(row[at].cell_len for row in cells)]
+    whole = max((row[0].cell_len for row in cells), default=0) <= _ID_CHARACTERS
+    columns = [Column(headings[at], overflow="fold", no_wrap=whole and at == 0) for at in shown]
+    made = Table(*columns, box=SIMPLE_HEAD, pad_edge=False)
+    for row in cells:
+        made.add_row(*(row[at] for at in shown))
+    console = Console(width=None if narrow else 1000, highlight=False)
     with console.capture() as printed:
         console.print(made)
     return printed.get().removesuffix("\n")

@@ -9,8 +9,9 @@ from ferryman.cli import wiring
 from ferryman.cli.options import NAME, act_of, decorated, open_desk, open_rows, source_option, who_option
 from ferryman.cli.output import CommandResult, json_option, paused_line, say, with_iso_times
 from ferryman.consumer.store import consumers
-from ferryman.migrations import chains, rights
+from ferryman.migrations import rights
 from ferryman.relay.admin.described_rows import RowDesk, check_destination
+from ferryman.relay.described.table import check_log
 from ferryman.runtime.desk import WHOLE_OUTBOX, Act, Desk, Kind, Row, Verb, change_pause, read_paused
 from ferryman.runtime.errors import FerrymanError
 from ferryman.runtime.postgres import translated
@@ -106,7 +107,7 @@ def _change_described(rows: RowDesk, verb: Verb, destination: str | None, act: A
     if destination and not rows.names_destination:
         raise FerrymanError(f"all rows of {rows.called} go to one place", remedy="leave --destination out")
     with translated():
-        chains.check(rows.desk.connection)
+        check_log(rows.desk.connection, rows.name)
     if destination and verb == "pause":
         check_destination(rows, destination)
     changed = change_pause(rows.desk, verb, "outbox", rows.name, act, destination=destination or WHOLE_OUTBOX)

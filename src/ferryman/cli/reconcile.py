@@ -1,7 +1,7 @@
 """`ferryman reconcile`"""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from datetime import timedelta
 from uuid import UUID
@@ -11,7 +11,7 @@ import structlog
 
 from ferryman.cli import wiring
 from ferryman.cli.options import DurationType, act_of, who_option, yes_option
-from ferryman.cli.output import json_option, print_json, print_table, say
+from ferryman.cli.output import CommandResult, json_option, print_table, say
 from ferryman.evidence.casefile import CaseFile, case_files
 from ferryman.evidence.reconcile import CASES, Case, Repair, Repaired, repair_all
 from ferryman.evidence.sides import open_sides
@@ -62,7 +62,7 @@ def _command(case: CaseFile) -> click.Command:
         with open_sides(settings, case.databases, "reconcile", wiring.loaded(context).origins, role=role) as sides:
             reconciler = case.reconciler(sides)
             if settle:
-                return _print_settled(settle, done=reconciler.settle(settle, act, yes=yes), as_json=as_json)
+                return _settled(settle, done=reconciler.settle(settle, act, yes=yes)).print(as_json=as_json)
             total = _Total(case, limit, yes=yes)
             for cases in reconciler.cases(older_seconds=older.total_seconds(), ids=ids):
                 total.add(cases)
@@ -72,8 +72,7 @@ def _command(case: CaseFile) -> click.Command:
                     total.print_page()
                 if total.seen % 10_000 < len(cases) < total.seen:
                     say(f"{total.seen:,} {case.name} looked at")
-        total.end(as_json=as_json)
-        return total.exit_code()
+        return total.result().print(as_json=as_json)
 
     return reconcile
 
@@ -112,42 +111,36 @@ class _Total:
                 click.echo(f"{each.uuid}: {each.evidence}\n  {each.next}")
         self._listed = []
 
-    def end(self, *, as_json: bool) -> None:
-        if as_json:
-            print_json({
-                "dry_run": not self._yes, self._case.name: self.seen, "counts": dict(self.causes),
-                "repairs": dict(self.repairs), "repaired": self.repaired.by_repair, "moved": self.repaired.moved,
-                "persons": self.persons, "cases": [asdict(each) for each in self._listed],
-            })  # fmt: skip
-            return
+    def result(self) -> CommandResult:
+        data = {
+            "dry_run": not self._yes, self._case.name: self.seen, "counts": dict(self.causes),
+            "repairs": dict(self.repairs), "repaired": self.repaired.by_repair, "moved": self.repaired.moved,
+            "persons": self.persons, "cases": [asdict(each) for each in self._listed],
+        }  # fmt: skip
+        mendable = Exit.FAILURE if self.repairs and not self._yes else Exit.OK
+        return CommandResult(data, self._lines(), Exit.PARTIAL if self.persons else mendable)
+
+    def _lines(self) -> Iterator[str]:
         if not self.seen:
-            click.echo(f"no {self._case.noun} is pending for so long")
+            yield f"no {self._case.noun} is pending for so long"
             return
         said = ", ".join(f"{count:,} {cause}" for cause, count in sorted(self.causes.items()))
-        click.echo(f"{self.seen:,} {self._case.name}: {said}")
+        yield f"{self.seen:,} {self._case.name}: {said}"
         if self._yes:
             done = ", ".join(f"{count:,} by {how}" for how, count in self.repaired.by_repair.items()) or "none"
             moved = f"; {self.repaired.moved:,} moved on meanwhile" if self.repaired.moved else ""
-            click.echo(f"mended: {done}{moved}")
+            yield f"mended: {done}{moved}"
         elif self.repairs:
-            click.echo(f"nothing was changed: --yes and --reason would mend {self.repairs.total():,}")
+            yield f"nothing was changed: --yes and --reason would mend {self.repairs.total():,}"
         if self.persons:
-            click.echo(f"{self.persons:,} need a person")
-
-    def exit_code(self) -> int:
-        if self.persons:
-            return Exit.PARTIAL
-        return Exit.FAILURE if self.repairs and not self._yes else Exit.OK
+            yield f"{self.persons:,} need a person"
 
 
-def _print_settled(uuid: UUID, *, done: bool, as_json: bool) -> int:
-    if as_json:
-        print_json({"dry_run": not done, "settled": str(uuid), "state": "FAILED" if done else "STUCK"})
-    elif done:
-        click.echo(f"{uuid} is FAILED now: its amount was given back by hand")
-    else:
-        click.echo(f"would make {uuid} FAILED: its amount was given back by hand\nnothing was changed: add --yes")
-    return Exit.OK
+def _settled(uuid: UUID, *, done: bool) -> CommandResult:
+    lines = [f"would make {uuid} FAILED: its amount was given back by hand", "nothing was changed: add --yes"]
+    if done:
+        lines = [f"{uuid} is FAILED now: its amount was given back by hand"]
+    return CommandResult({"dry_run": not done, "settled": str(uuid), "state": "FAILED" if done else "STUCK"}, lines)
 
 
 for _case in case_files(systems()):

@@ -1,5 +1,6 @@
 """The one place that reads the environment and builds objects from settings."""
 
+import difflib
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -12,21 +13,23 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import click
+from pydantic import ValidationError
 
 from ferryman.consumer.api import Consumer
 from ferryman.migrations.chains import ENGINE
 from ferryman.relay.described.courier import Courier
 from ferryman.runtime import logs
 from ferryman.runtime.chore import Chore, ChoreService
-from ferryman.runtime.errors import ENV_PREFIX, Misconfigured
+from ferryman.runtime.errors import ENV_PREFIX, FerrymanError, Misconfigured
 from ferryman.runtime.service import Service
 from ferryman.runtime.setting import leaves
 from ferryman.runtime.settings import Settings
 from ferryman.runtime.settings_outbox import Outbox
-from ferryman.runtime.sources import URL_VARIABLE, Loaded, load, read_file
+from ferryman.runtime.sources import URL_VARIABLE, Loaded, first_problem, load, read_file
 from ferryman.runtime.system import Run, System, settings_model
 from ferryman.runtime.system import load as load_target
-from ferryman.saga.engine import Sagas
+from ferryman.saga.declaration import Saga
+from ferryman.saga.engine import SagaEngine
 from ferryman.schemas import active
 from ferryman.schemas.registry import options
 from ferryman.services import systems
@@ -77,16 +80,45 @@ def check_scopes(found: Settings) -> None:
         check(found)
 
 
+def check_email(found: Settings) -> None:
+    """Refuse what a process that sends mails would refuse; without the extra `email` none could be sent here."""
+    if found.email.provider and find_spec("aiosmtplib"):
+        from ferryman.channels.email import email_channel
+
+        email_channel(found.email, found.http, slots=1)
+
+
 def with_outboxes(found: Settings) -> Settings:
     """Add the described outboxes of the systems, unless the settings describe them otherwise."""
     added = {
-        name: Outbox.model_validate(description)
+        name: _outbox_of(system, description)
         for system in systems()
         if system.outboxes
         for name, description in load_target(system.outboxes)(found).items()
         if name not in found.outbox
     }
+    for name, outbox in found.outbox.items():
+        if outbox.channel != "kafka" and name not in added and name in runs() and not _has_outbox(name):
+            raise Misconfigured(
+                f"`ferryman run {name}` is a service of Ferryman, and would not deliver this outbox",
+                setting=f"outbox.{name}", remedy="give the outbox another name",
+            )  # fmt: skip
     return found.model_copy(update={"outbox": {**added, **found.outbox}}) if added else found
+
+
+def _has_outbox(name: str) -> bool:
+    """Return True if a system of this name has an outbox, which settings may describe otherwise."""
+    return any(system.name == name and system.outboxes for system in systems())
+
+
+def _outbox_of(system: System, description: Any) -> Outbox:
+    try:
+        return Outbox.model_validate(description)
+    except ValidationError as error:
+        said, remedy = first_problem(error, Outbox)
+        raise Misconfigured(
+            f"the settings under [{system.name}] make no valid outbox: {said}", setting=system.name, remedy=remedy
+        ) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,19 +132,30 @@ class NamedOutbox:
 
 def described_outbox(called: str, found: Settings) -> NamedOutbox:
     """Return the described outbox that is called so; a courier of the user's is called module:object."""
+    from ferryman.relay.described.couriers import outbox_of
+
     name, courier = called, _load(called) if ":" in called else None
     if isinstance(courier, Courier):
         if not isinstance(courier.outbox, str):
-            return NamedOutbox(called, courier.name, Outbox.model_validate(courier.outbox))
+            return NamedOutbox(called, courier.name, outbox_of(courier))
         name = courier.outbox
     if name not in found.outbox:
-        ours = [system.name for system in systems() if system.outboxes and system.name == name]
-        known = f"name one of: {', '.join(['relay', *found.outbox])}"
+        needed = {system.name: system.outboxes_need for system in systems()}.get(name)
+        known = "describe its table" + (f", or name one of: {', '.join(found.outbox)}" if found.outbox else "")
+        if close := difflib.get_close_matches(name, found.outbox, n=1):
+            known = f"did you mean {close[0]}?"
         raise Misconfigured(
-            f"there is no outbox called {name}", setting=f"outbox.{name}",
-            remedy=f"set its URL under [{name}]" if ours else f"describe its table, or {known}",
+            f"there is no outbox called {name}" + (f" while {needed} is not set" if needed else ""),
+            setting=(needed or f"outbox.{name}").partition(" ")[0], remedy=f"set {needed}" if needed else known,
         )  # fmt: skip
     return NamedOutbox(called, name, found.outbox[name])
+
+
+def check_courier(called: str, found: Settings) -> None:
+    """Refuse what `ferryman run` with this name would refuse before it connects. Our own systems check theirs."""
+    named = described_outbox(called, found)
+    if ":" in called or (called not in runs() and named.outbox.channel != "kafka"):
+        _services(called, found)
 
 
 def environment(**urls: str) -> Mapping[str, str]:
@@ -185,7 +228,7 @@ def services(names: Sequence[str], found: Settings) -> list[Service]:
 
 
 def drain(name: str, found: Settings, stopping: Event) -> "DrainResult":
-    """Drain what is called so: the relay, or one described outbox."""
+    """Drain what is called so: the relay, or one described outbox, whose chores are done afterwards."""
     from ferryman.relay.described.couriers import drain as drain_outbox
     from ferryman.relay.described.service import DescribedOutbox
     from ferryman.relay.service import drain as drain_relay
@@ -194,10 +237,15 @@ def drain(name: str, found: Settings, stopping: Event) -> "DrainResult":
         return drain_relay(found, stopping)
     if not (name in runs() or ":" in name):
         described_outbox(name, found)
-    [service, *others] = services([name], found)
-    if others or not isinstance(service, DescribedOutbox):
+    made = services([name], found)
+    outboxes = [each for each in made if isinstance(each, DescribedOutbox)]
+    chores = [each for each in made if isinstance(each, ChoreService)]
+    if len(outboxes) != 1 or len(made) != 1 + len(chores):
         raise Misconfigured(f"{name} is not an outbox: it cannot be drained")
-    return drain_outbox(service, stopping)
+    drained = drain_outbox(outboxes[0], stopping)
+    for chore in chores:
+        chore.drain(stopping)
+    return drained
 
 
 def _systems_of(name: str) -> list[System]:
@@ -211,14 +259,32 @@ def _services(name: str, found: Settings) -> list[Service]:
     if name not in known and name in found.outbox:
         from ferryman.relay.described.couriers import described_service
 
+        _import_from_here()  # its channel may be a class of the user's
         return [described_service(name, found)]
     target = load_target(known[name][0]) if name in known else _load(name)
     owners = (ENGINE, *(system.owner for system in _systems_of(name)))
-    if not isinstance(target, Consumer | Sagas | Courier | Chore) and (
+    if not isinstance(target, Consumer | Saga | Courier | Chore) and (
         isinstance(target, type) or (not hasattr(target, "run") and callable(target))
     ):
         target = target(found)
-    return [_service(name, each, found, owners) for each in (target if isinstance(target, list | tuple) else [target])]
+    targets = target if isinstance(target, list | tuple) else [target]
+    return [_service(name, each, found, owners) for target in targets for each in _parts(target)]
+
+
+def saga(name: str, found: Settings) -> Saga[Any]:
+    """Return the saga that a person names: one of a system, or the user's own as module:object."""
+    known = runs()
+    target = load_target(known[name][0]) if name in known else _load(name)
+    if not isinstance(target, Saga | type) and callable(target):
+        target = target(found)
+    if not isinstance(target, Saga):
+        raise Misconfigured(f"{name} is not a saga", remedy="name a ferryman.Saga, or a function that returns one")
+    return target
+
+
+def _parts(target: Any) -> Sequence[Any]:
+    """Return what runs for this target: for a saga its consumers, and the engine for its timeouts."""
+    return [*target.consumers(), target.engine] if isinstance(target, Saga) else [target]
 
 
 def _service(name: str, target: Any, found: Settings, owners: Sequence[str]) -> Service:
@@ -232,7 +298,7 @@ def _service(name: str, target: Any, found: Settings, owners: Sequence[str]) -> 
         return courier_service(target, found)
     if isinstance(target, Chore):
         return ChoreService(target, found)
-    if isinstance(target, Sagas):
+    if isinstance(target, SagaEngine):
         from ferryman.saga.timeouts import DueLoop
 
         return DueLoop(target, found, owners=owners)
@@ -245,17 +311,32 @@ def _service(name: str, target: Any, found: Settings, owners: Sequence[str]) -> 
     return service
 
 
+def _import_from_here() -> None:
+    """Let a user's own modules be found where the command is run, as `python -m` would."""
+    if (here := os.getcwd()) not in sys.path:
+        sys.path.insert(0, here)
+
+
 def _load(name: str) -> Any:
     """Import a service of the user's own."""
     module, separator, attribute = name.partition(":")
     if not separator or not module or not attribute:
         raise Misconfigured(f"there is no service called {name}", remedy="name your own as module:object")
-    sys.path.insert(0, os.getcwd())  # as `python -m` would: the user's module is beside where the command is run
+    _import_from_here()
     try:
-        return getattr(import_module(module), attribute)
+        found = import_module(module)
     except ModuleNotFoundError as error:
         raise Misconfigured(
             f"cannot import {module}: {error.msg}", remedy="run it where the module is, or install it"
         ) from error
-    except AttributeError as error:
-        raise Misconfigured(f"{module} has no {attribute}", remedy="correct the name behind the colon") from error
+    except FerrymanError:
+        raise
+    except Exception as error:  # whatever the user's module raises
+        from ferryman.runtime.user_code import told
+
+        raise Misconfigured(
+            f"cannot import {module}: {told(error)}", remedy="correct the module; --debug shows the traceback"
+        ) from error
+    if not hasattr(found, attribute):
+        raise Misconfigured(f"{module} has no {attribute}", remedy="correct the name behind the colon")
+    return getattr(found, attribute)

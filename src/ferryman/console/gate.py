@@ -93,7 +93,7 @@ def keyring(api: Api) -> Keyring:
             "api.open lets everyone in, but tokens are set", setting="api.open", remedy="keep one of the two"
         )
     if not api.open and not api.tokens:
-        raise Misconfigured("the API has no token: nobody could use it", setting="api.tokens", remedy=MAKE_ONE)
+        raise Misconfigured("the API has no token, so nobody could use it", setting="api.tokens", remedy=MAKE_ONE)
     callers: dict[str, Caller] = {}
     for name, token in api.tokens.items():
         if token.sha256 == _OF_NOTHING:

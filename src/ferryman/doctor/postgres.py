@@ -35,6 +35,10 @@ SELECT current_user, rolsuper, has_schema_privilege('ferryman', 'USAGE'),
              WHERE r.rolname LIKE 'ferryman\\_%' AND pg_has_role(current_user, r.oid, 'MEMBER') ORDER BY 1)
 FROM pg_roles WHERE rolname = current_user
 """
+_MAY_READ_STATE = """\
+-- doctor.may_read_state
+SELECT has_table_privilege('ferryman.outbox_state', 'SELECT')
+"""
 
 
 # Each setting with its harmful value, the harm, and the remedy.
@@ -144,7 +148,8 @@ def _privileges(connection: Connection) -> Check:
         if roles:
             what = f"{user} has {', '.join(roles)}, and may not use the schema ferryman: the role has lost its rights"
             return failed(name, what, "as the owner of the database, run `ferryman migrate`")
-        grant = f"GRANT ferryman_relay TO {user} (or ferryman_consumer, ferryman_writer, ferryman_monitor)"
+        others = "ferryman_courier, ferryman_consumer, ferryman_writer, ferryman_monitor"
+        grant = f"GRANT ferryman_relay TO {user} (or {others})"
         return failed(name, f"{user} may not use the schema ferryman", grant)
     return ok(name, f"{user} has {', '.join(roles) or 'rights of its own'}")
 
@@ -168,6 +173,9 @@ def _server(connection: Connection) -> Check:
     name = "postgresql.server"
     if not chains.level(connection, [chains.ENGINE])[chains.ENGINE]:
         return skipped(name, "there is no outbox")
+    may = connection.execute(_MAY_READ_STATE).fetchone()
+    if not may or not may[0]:
+        return skipped(name, "this login has nothing to do with the journal")
     rebase.check_server(connection)
     return ok(name, "the outbox has the transaction numbers of this server")
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from hashlib import sha1
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol
 from uuid import UUID
 
 from psycopg.errors import QueryCanceled
@@ -21,9 +21,6 @@ CUT_SECONDS = 5.0
 """A window ends so long ago: until then, what is being recorded will have committed."""
 
 MOST_SUSPECTS = 5_000
-
-T = TypeVar("T")
-U = TypeVar("U")
 
 
 class AuditWindow(NamedTuple):
@@ -123,8 +120,6 @@ class Suspects:
             self._found.clear()
 
 
-# --- reading
-
 _NOT_HEXADECIMAL = str.maketrans("", "", "{-,}")
 
 
@@ -140,29 +135,6 @@ def derived_ids(column: str, name: str) -> str:
         variant = "89ab"[int(found[16], 16) & 3]
         made.append(f"{found[:12]}5{found[13:16]}{variant}{found[17:32]}")
     return f"{{{','.join(made)}}}"
-
-
-@dataclass
-class Portions:
-    """A reader of portions that are as large as the server can read in a statement's time."""
-
-    most: int
-    _at_once: int = 0
-
-    def read(self, some: Callable[[Sequence[T]], Sequence[U]], wanted: Sequence[T]) -> Iterator[U]:
-        """Yield what is read of all that is wanted. Where that takes too long, fewer are asked for from then on."""
-        self._at_once, first = min(self.most, 2 * self._at_once or self.most), 0
-        while first < len(wanted):
-            portion = wanted[first : first + self._at_once]
-            try:
-                found = some(portion)
-            except FerrymanError as error:
-                if not cancelled(error) or len(portion) == 1:
-                    raise
-                self._at_once = len(portion) // 2
-                continue
-            yield from found
-            first += len(portion)
 
 
 # --- an audit that did not come to its end: that says nothing of the books, and must not look as if they were wrong

@@ -101,13 +101,11 @@ class Journey:
         return next((each for each in self.witnesses if each.entry(identity)), None)
 
     def entry(self, identity: UUID) -> OutboxEntry | None:
-        sender = self.sender(identity)
-        return sender.entry(identity) if sender else None
+        return next((found for each in self.witnesses if (found := each.entry(identity))), None)
 
     def kind(self, identity: UUID) -> str:
         """Return the type of a message, as far as anybody knows it."""
-        known = self.entry(identity), *self._spots(identity)
-        return next((each.type for each in known if each), "")
+        return next((each.type for each in (self.entry(identity), *self.spots(identity)) if each), "")
 
     def readers(self, identity: UUID) -> list[Witness]:
         """Return those who have the message, and those who read its topic and are still there."""
@@ -124,24 +122,25 @@ class Journey:
         """Return the consumers that may be gone, each with a topic: they have no process, and no verdict."""
         return {
             (each.consumer, topic) for identity in self.ids() for each in self.witnesses
-            if _idle(each, identity) for topic in self._topics(identity, each)
+            for topic in self._unattended(identity, each)
         }  # fmt: skip
 
     def _retired(self, identity: UUID, reader: Witness) -> bool:
-        topics = self._topics(identity, reader) if _idle(reader, identity) else ()
-        return any((reader.consumer, topic) in self.groups_gone for topic in topics)
+        return any((reader.consumer, topic) in self.groups_gone for topic in self._unattended(identity, reader))
+
+    def _unattended(self, identity: UUID, reader: Witness) -> frozenset[str]:
+        """Return the topics of a message that a consumer reads, if nobody runs it and it knows nothing of it."""
+        attended = reader.processes or reader.paused or reader.spots(identity)
+        return frozenset() if attended else self._topics(identity, reader)
 
     def _topics(self, identity: UUID, reader: Witness) -> frozenset[str]:
         """Return the topics of a message that a consumer reads. If its entry is not known, its receipts tell them."""
         entry = self.entry(identity)
-        return reader.reads & ({entry.topic} if entry else {each.topic for each in self._spots(identity)})
-
-    def _spots(self, identity: UUID) -> list[InboxReceipt | RejectedMessage]:
-        return [spot for each in self.witnesses for spot in each.spots(identity)]
+        return reader.reads & ({entry.topic} if entry else {each.topic for each in self.spots(identity)})
 
     def spots(self, identity: UUID) -> list[InboxReceipt | RejectedMessage]:
         """Return what its readers have of a message."""
-        return [spot for each in self.readers(identity) for spot in each.spots(identity)]
+        return [spot for each in self.witnesses for spot in each.spots(identity)]
 
     def ids(self) -> list[UUID]:
         """Return the messages that anybody knows: as they were appended, then as they were received."""
@@ -244,7 +243,7 @@ class StoryTeller:
     def _took(self, receipt: InboxReceipt) -> datetime:
         """Return when the message was handled. A receipt is written last; what it reported was written before."""
         reported = (self.journey.entry(each) for each in receipt.results)
-        return min([receipt.received_at, *(each.created_at for each in reported if each)])
+        return min([receipt.at, *(each.created_at for each in reported if each)])
 
     def received(self, reader: Witness, receipt: InboxReceipt, detail: Detail) -> Detail:
         return {**detail, "consumer": reader.consumer, **_spot(receipt)}
@@ -252,7 +251,7 @@ class StoryTeller:
     def handled(self, reader: Witness, receipt: InboxReceipt, detail: Detail, after: Moment) -> Moment:
         if receipt.status != "HANDLED":
             said = {"status": receipt.status, **({"error": receipt.error} if receipt.error else {})}
-            unusual = Event(receipt.received_at, reader.where, "had no effect", {**detail, **said}, bad=True)
+            unusual = Event(receipt.at, reader.where, "had no effect", {**detail, **said}, bad=True)
             return self.add(unusual, after)
         done = Event(self._took(receipt), reader.where, "handled", {**detail, **answered(receipt)})
         return self.add(done, after)
@@ -295,17 +294,12 @@ class StoryTeller:
 
     def _rejected(self, reader: Witness, each: RejectedMessage, after: Moment) -> Moment:
         said: dict[str, Any] = {"type": each.type, "id": str(each.id), "code": each.code, "error": each.error}
-        event = Event(each.rejected_at, reader.where, "rejected, to the dead letters", said | _spot(each), bad=True)
+        event = Event(each.at, reader.where, "rejected, to the dead letters", said | _spot(each), bad=True)
         after = self.add(event, after)
         if each.status == "REJECTED":
             return after
         acted, given_up = {"by": each.who, "reason": each.why}, each.status == "DISCARDED"
         return self.add(Event(each.changed_at, reader.where, each.status.lower(), acted, bad=given_up), after)
-
-
-def _idle(reader: Witness, identity: UUID) -> bool:
-    """Return True if nobody runs this consumer, and it knows nothing of the message."""
-    return not (reader.processes or reader.paused or reader.spots(identity))
 
 
 def applied_to_nothing(stray: StrayResult, where: str, more: Detail | None = None) -> Event:

@@ -4,22 +4,21 @@ group is. Nothing is committed, and no group is joined.
 
 import time
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
 from ferryman.consumer.model import BY_ID, BY_SOURCE_AND_ID
 from ferryman.consumer.wire import identity, record_of
 from ferryman.runtime import kafka
 from ferryman.runtime.settings import Kafka
-from ferryman.runtime.times import span
 
 if TYPE_CHECKING:
-    from confluent_kafka import Consumer, Message, TopicPartition
-    from confluent_kafka.admin import AdminClient
+    from confluent_kafka import Consumer, Message
 
 SECONDS = 3.0
 _EARLIER = timedelta(seconds=10)
@@ -27,8 +26,6 @@ _EARLIER = timedelta(seconds=10)
 _BATCH = 1000
 
 _ASK_AGAIN_SECONDS = 0.2
-# Kept until the command ends: a client that ends while it is asked something may take the process with it.
-_asked: "list[AdminClient]" = []
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,50 +66,33 @@ def look(settings: Kafka, wanted: Sequence[SoughtRecord], seconds: float = SECON
     A record whose place is known is read by itself. Any other is looked for from the time it was appended on, in all
     partitions.
     """
-    from confluent_kafka import Consumer, KafkaException
+    from confluent_kafka import Consumer
 
     given = {"group.id": "ferryman-trace", "enable.auto.commit": False, "auto.offset.reset": "error",
              "enable.partition.eof": False, "fetch.wait.max.ms": 50}  # fmt: skip
-    try:
-        client = Consumer(kafka.client_config(settings, "trace", **given))
-        try:
-            return _Look(client, settings, time.monotonic() + seconds).all(wanted)
-        finally:
-            client.close()
-    except KafkaException as error:
-        raise kafka.translate(error) from error
+    with kafka.translated(), closing(Consumer(kafka.client_config(settings, "trace", **given))) as client:
+        return _Look(client, settings, time.monotonic() + seconds).all(wanted)
 
 
 def groups_gone(
     settings: Kafka, wanted: Collection[tuple[str, str]], seconds: float = SECONDS
 ) -> frozenset[tuple[str, str]]:
     """Return those of these groups that have no offset of their topic, or only such whose records were deleted."""
-    from confluent_kafka import KafkaException
+    from confluent_kafka import OFFSET_BEGINNING
 
     until = time.monotonic() + seconds
-    try:
-        return frozenset(each for each in wanted if not _reads_on(settings, *each, until))
-    except KafkaException as error:
-        raise kafka.translate(error) from error
 
+    def gone(group: str, topic: str) -> bool:
+        with closing(kafka.group_client(settings, "trace", group)) as client:
+            numbers = client.list_topics(topic, timeout=_left(until)).topics[topic].partitions
+            read = {
+                number: offset for number, offset in _committed(client, topic, numbers, until).items() if offset >= 0
+            }
+            first = _offsets(client, topic, read, OFFSET_BEGINNING, until)
+        return all(offset < first[number] for number, offset in read.items())
 
-def _reads_on(settings: Kafka, group: str, topic: str, until: float) -> bool:
-    """Return True if a group has an offset at which it could go on."""
-    from confluent_kafka import TopicPartition
-
-    def left() -> float:
-        return max(0.1, until - time.monotonic())
-
-    client = kafka.group_client(settings, "trace", group)
-    try:
-        numbers = client.list_topics(topic, timeout=left()).topics[topic].partitions
-        read = kafka.committed(client, [(topic, number) for number in numbers], left()) if numbers else {}
-        for place, offset in read.items():
-            if offset >= 0 and offset >= client.get_watermark_offsets(TopicPartition(*place), timeout=left())[0]:
-                return True
-    finally:
-        client.close()
-    return False
+    with kafka.translated():
+        return frozenset(each for each in wanted if gone(*each))
 
 
 @dataclass(slots=True)
@@ -135,7 +115,7 @@ class _Look:
 
     @property
     def left(self) -> float:
-        return max(0.1, self.until - time.monotonic())
+        return _left(self.until)
 
     def all(self, wanted: Sequence[SoughtRecord]) -> dict[UUID, list[SeenRecord]]:
         self.client.list_topics(timeout=self.left)
@@ -152,18 +132,17 @@ class _Look:
         """Yield its place, or else every partition from when the message was appended to the end: only the producer
         knew its partition.
         """
-        from confluent_kafka import TopicPartition
+        from confluent_kafka import OFFSET_END
 
         if each.place is not None:
             yield _Span(each.topic, *each.place, each.place[1] + 1)
             return
-        metadata = self.client.list_topics(each.topic, timeout=self.left).topics[each.topic]
+        numbers = self.client.list_topics(each.topic, timeout=self.left).topics[each.topic].partitions
         at = int((each.since - _EARLIER).timestamp() * 1000)
-        times = [TopicPartition(each.topic, number, at) for number in metadata.partitions]
-        for found in self.client.offsets_for_times(times, timeout=self.left) if times else ():
-            _, end = self.client.get_watermark_offsets(found, timeout=self.left)
-            if 0 <= found.offset < end:
-                yield _Span(each.topic, found.partition, found.offset, end)
+        ends = _offsets(self.client, each.topic, numbers, OFFSET_END, self.until)
+        for number, offset in _offsets(self.client, each.topic, numbers, at, self.until).items():
+            if 0 <= offset < ends[number]:
+                yield _Span(each.topic, number, offset, ends[number])
 
     def _read(self, spans: Sequence[_Span], ids: set[UUID]) -> None:
         of: dict[tuple[str, int], list[_Span]] = defaultdict(list)
@@ -196,12 +175,14 @@ class _Look:
 
     def _compared(self, each: SoughtRecord, seen: Sequence[SeenRecord]) -> list[SeenRecord]:
         """Add which groups are past each copy."""
-        places = [(each.topic, one.partition) for one in seen]
-        read = {group: _committed(places, group, self.settings, self.left) for group in each.readers}
+        read = dict[str, dict[int, int]]()
+        for group in each.readers:
+            with closing(kafka.group_client(self.settings, "trace", group)) as client:
+                read[group] = _committed(client, each.topic, [one.partition for one in seen], self.until)
         return [
             one._replace(past=frozenset(group for group in read if read[group][one.partition] > one.offset))
             for one in seen
-        ]  # fmt: skip
+        ]
 
 
 def _identities(message: "Message") -> Iterator[UUID]:
@@ -209,6 +190,30 @@ def _identities(message: "Message") -> Iterator[UUID]:
     record = record_of(message)
     yield identity(record, BY_ID)
     yield identity(record, BY_SOURCE_AND_ID)
+
+
+def _committed(client: "Consumer", topic: str, numbers: Iterable[int], until: float) -> dict[int, int]:
+    """Return the offset that the client's group has committed of each partition, negative if there is none."""
+    places = [(topic, number) for number in numbers]
+    read = kafka.committed(client, places, _left(until)) if places else {}
+    return {number: offset for (_, number), offset in read.items()}
+
+
+def _offsets(client: "Consumer", topic: str, numbers: Iterable[int], at: int, until: float) -> dict[int, int]:
+    """Return the first offset of each partition from a time on, negative if there is none; or that of its beginning or
+    its end, which the protocol asks for as a time too.
+    """
+    from confluent_kafka import KafkaException, TopicPartition
+
+    places = [TopicPartition(topic, number, at) for number in numbers]
+    found = client.offsets_for_times(places, timeout=_left(until)) if places else []
+    if failed := [each.error for each in found if each.error]:
+        raise KafkaException(failed[0])
+    return {each.partition: each.offset for each in found}
+
+
+def _left(until: float) -> float:
+    return max(0.1, until - time.monotonic())
 
 
 def lags(settings: Kafka, topics: Mapping[str, str], answer_seconds: float) -> dict[str, Lag]:
@@ -222,43 +227,35 @@ def lags(settings: Kafka, topics: Mapping[str, str], answer_seconds: float) -> d
     if not settings.bootstrap_servers:
         return {}
     until = time.monotonic() + settings.timeout_seconds
-    admin = kafka.admin(settings, "reconcile")
-    _asked.append(admin)
     while True:
         try:
-            return {group: _lag(admin, topic, group, settings, answer_seconds) for group, topic in topics.items()}
+            return {group: _lag(settings, topic, group, answer_seconds) for group, topic in topics.items()}
         except KafkaException as error:
             why = kafka.translate(error).message
-        except TimeoutError:
-            why = f"no answer within {span(settings.timeout_seconds)}"
         if time.monotonic() > until:
-            break
+            return dict.fromkeys(topics, Lag(f"Kafka does not say how far it is read: {why}"))
         time.sleep(_ASK_AGAIN_SECONDS)
-    return dict.fromkeys(topics, Lag(f"Kafka does not say how far it is read: {why}"))
 
 
-def _lag(admin: "AdminClient", topic: str, group: str, settings: Kafka, answer_seconds: float) -> Lag:
+def _lag(settings: Kafka, topic: str, group: str, answer_seconds: float) -> Lag:
     """Compare offsets. What is younger than an answer may take is on its way, however much of it there is."""
-    from confluent_kafka import TopicPartition
-    from confluent_kafka.admin import OffsetSpec
+    from confluent_kafka import OFFSET_BEGINNING, OFFSET_END
 
-    seconds = settings.timeout_seconds
-    known = admin.list_topics(topic, timeout=seconds).topics[topic]
-    if known.error:
-        return Lag(f"Kafka has no topic {topic}")
-    places = [TopicPartition(topic, number) for number in known.partitions]
-    offsets: Any = OffsetSpec
-    old = datetime.now(UTC) - timedelta(seconds=answer_seconds)
-    first = _offsets(admin, dict.fromkeys(places, offsets.earliest()), seconds)
-    ends = _offsets(admin, dict.fromkeys(places, offsets.latest()), seconds)
-    due = _offsets(admin, dict.fromkeys(places, offsets.for_timestamp(int(old.timestamp() * 1000))), seconds)
-    read = _committed([(topic, number) for number in first], group, settings, seconds)
+    until = time.monotonic() + settings.timeout_seconds
+    old = int((datetime.now(UTC) - timedelta(seconds=answer_seconds)).timestamp() * 1000)
+    with closing(kafka.group_client(settings, "reconcile", group)) as client:
+        cluster = client.list_topics(topic, timeout=_left(until))
+        if cluster.topics[topic].error:
+            return Lag(f"Kafka has no topic {topic}")
+        numbers = cluster.topics[topic].partitions
+        read = _committed(client, topic, numbers, until)
+        first, ends, due = (_offsets(client, topic, numbers, at, until) for at in (OFFSET_BEGINNING, OFFSET_END, old))
     start = {number: max(low, read[number]) for number, low in first.items()}
     behind = {number: max(0, end - start[number]) for number, end in ends.items()}
     overdue = {number: max(0, (ends[number] if at < 0 else at) - start[number]) for number, at in due.items()}
     many = sum(behind.values())
     said = f"is {many:,} messages behind in {topic}" if many else f"has read all of {topic}"
-    if many and kafka.is_built_in(admin, seconds):
+    if many and kafka.is_built_in_id(str(cluster.cluster_id)):
         said += ", all of which count as old: librdkafka's built-in broker does not tell their age"
     lag = Lag(f"Kafka: the group {group} {said}", sum(min(behind[number], overdue[number]) for number in behind))
     lost = {number: low - read[number] for number, low in first.items() if 0 <= read[number] < low}
@@ -274,19 +271,3 @@ def _stopped(lag: Lag, topic: str, group: str, lost: Mapping[int, int], settings
         f"--topic {topic}:{where} --reset-offsets --to-earliest --execute"
     )
     return Lag(f"{lag.said}; {said}: it stops there until a person resets its offsets", lag.overdue, resets)
-
-
-def _committed(places: Sequence[tuple[str, int]], group: str, settings: Kafka, seconds: float) -> dict[int, int]:
-    """Return the committed offset of each partition of a topic, negative if there is none."""
-    client = kafka.group_client(settings, "evidence", group)
-    try:
-        found = kafka.committed(client, places, seconds)
-    finally:
-        client.close()
-    return {number: offset for (_, number), offset in found.items()}
-
-
-def _offsets(admin: "AdminClient", wanted: "Mapping[TopicPartition, Any]", seconds: float) -> dict[int, int]:
-    """Return an offset of each partition; negative if no message is that young."""
-    found = admin.list_offsets(dict(wanted))
-    return {each.partition: answer.result(seconds).offset for each, answer in found.items()}

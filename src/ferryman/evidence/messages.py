@@ -16,7 +16,7 @@ from ferryman.runtime.times import moment
 # Each is looked up by itself (OFFSET 0): before a table was analyzed, the planner would read all of it.
 _RECEIPTS = """\
 -- evidence.receipts
-SELECT i.id, i.status, i.outcome, i.reason, i.error, i.received_at, i.type, i.topic, i.partition, i."offset",
+SELECT i.id, i.status, i.outcome, i.reason, i.error, i.received_at AS at, i.type, i.topic, i.partition, i."offset",
        i.results AS reports
 FROM unnest(%(ids)b::uuid[]) n (id) CROSS JOIN LATERAL (
     SELECT * FROM ferryman.inbox_receipts i WHERE i.consumer = %(consumer)s AND i.id = n.id OFFSET 0
@@ -25,14 +25,12 @@ FROM unnest(%(ids)b::uuid[]) n (id) CROSS JOIN LATERAL (
 
 _REJECTED = """\
 -- evidence.rejected
-SELECT r.id, r.code, r.error, r.status, r.type, r.topic, r.partition, r."offset", r.rejected_at, r.changed_at, r.who,
-       r.reason AS why, r.key
-FROM unnest(%(ids)b::uuid[]) n (id) CROSS JOIN LATERAL (
-    SELECT r.id, r.code, r.error, r.status, r.type, r.topic, r.partition, r."offset", r.rejected_at, r.changed_at,
-           r.who, r.reason, r.key
+SELECT r.* FROM unnest(%(ids)b::uuid[]) n (id) CROSS JOIN LATERAL (
+    SELECT r.id, r.code, r.error, r.status, r.type, r.topic, r.partition, r."offset", r.rejected_at AS at, r.changed_at,
+           r.who, r.reason AS why
     FROM ferryman.inbox_rejected r WHERE r.consumer = %(consumer)s AND r.id = n.id OFFSET 0
 ) r
-ORDER BY r.rejected_at
+ORDER BY r.at
 """
 
 _STRAYS = """\
@@ -81,21 +79,14 @@ class InboxReceipt(NamedTuple):
     outcome: str | None
     reason: str | None
     error: str | None
-    received_at: datetime
+    at: datetime
+    """When it was received."""
     type: str = ""
     topic: str = ""
     partition: int = 0
     offset: int = 0
     reports: str | None = None
     """The messages that were reported with it, as the inbox stores them."""
-
-    @property
-    def at(self) -> datetime:
-        return self.received_at
-
-    @property
-    def reported(self) -> bool:
-        return (self.reports or "[]") != "[]"
 
     @property
     def results(self) -> tuple[UUID, ...]:
@@ -114,15 +105,11 @@ class RejectedMessage(NamedTuple):
     topic: str = ""
     partition: int = 0
     offset: int = 0
-    rejected_at: datetime = EVER
+    at: datetime = EVER
+    """When it was rejected."""
     changed_at: datetime | None = None
     who: str | None = None
     why: str | None = None
-    key: bytes | None = None
-
-    @property
-    def at(self) -> datetime:
-        return self.rejected_at
 
 
 class StrayResult(NamedTuple):

@@ -8,11 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, LiteralString, Protocol
+from typing import Any, Protocol
 from uuid import UUID
 
 from ferryman.evidence.kafka import Lag
-from ferryman.evidence.messages import OutboxEntry, RowT, reader, relaying, rows
+from ferryman.evidence.messages import OutboxEntry, reader, relaying
 from ferryman.evidence.sides import RUN_RELAY, Connection, DatabaseAddress, Side
 from ferryman.relay.admin import replay
 from ferryman.relay.admin.entries import FAILED, EntrySelection
@@ -21,8 +21,8 @@ from ferryman.runtime.desk import audit as write_down
 from ferryman.runtime.metrics import Named
 from ferryman.runtime.times import moment, span
 
-PAGE, CHUNK = 1_000, 500
-"""Subjects that are read at once, and that are mended in one transaction."""
+CHUNK = 500
+"""Subjects that are mended in one transaction."""
 
 CASES = Named("ferryman_reconcile_", ["cause"], ()).counter(
     "cases_total", "Payments that were found pending beyond their age, by why."
@@ -270,14 +270,3 @@ def write_repair(db: Connection, how: Repair, subjects: Sequence[UUID], act: Act
     """Write a repair down, in the transaction that does it."""
     said = {"repair": str(how), "payments": [str(each) for each in subjects]}
     write_down(db, "reconcile", act, said=said, entries=entries)
-
-
-def pages(side: Side, make: type[RowT], statement: LiteralString, given: Mapping[str, Any]) -> Iterator[list[RowT]]:
-    """Read page after page of rows, each from the place where the one before ended: its `mark`, and then its `uuid`."""
-    place: dict[str, Any] = {"at": "-infinity", "uuid": UUID(int=0)}
-    while found := side.ask(rows, make, statement, {**given, **place, "most": PAGE}):
-        yield found
-        if len(found) < PAGE:
-            return
-        last: Any = found[-1]
-        place = {"at": last.mark, "uuid": last.uuid}

@@ -7,7 +7,7 @@ its receipts and on, whoever's it is; and a saga by the row of its machine.
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 from uuid import UUID
 
 from psycopg import sql
@@ -27,6 +27,7 @@ from ferryman.evidence.way import Ending, Traced, conclude
 from ferryman.relay.admin.entry_story import look
 from ferryman.runtime.desk import Story
 from ferryman.runtime.errors import FerrymanError
+from ferryman.runtime.settings import Kafka
 from ferryman.schemas import headers
 
 SEARCH_SECONDS = 10.0
@@ -35,6 +36,7 @@ JOURNAL_SECONDS = 0.3
 LOOK_SECONDS = 0.1
 _MOST_MESSAGES, _MOST_LOOKS = 40, 8
 
+T = TypeVar("T")
 Copies = Mapping[UUID, Sequence[SeenRecord]]
 AskKafka = Callable[[Journey], Copies | None]
 """Asks Kafka for the messages of a journey."""
@@ -75,19 +77,12 @@ def trace(
         told = (tracer.tell(sides, subject, ask) for tracer in tracers)
         return next((each for each in told if each), None) or saga_told(sides, machines, subject)
 
-    if told := tell(identity):
-        return addressed(sides, told)
-    clues = clues_of(sides, identity, [each.name for each in machines])
-    for subject in subjects_of(sides, identity, clues, tracers):
-        if told := tell(subject):
-            return addressed(sides, told)
-    if not clues.hints:
-        raise FerrymanError(
-            f"nobody knows {identity}: no subject of a service has this id, and no message in {'; '.join(clues.looked)}"
-            + "".join(f". Not looked at: {each}" for each in sides.missing),
-            remedy="its transaction may not have committed; what is older than the retention is gone for good",
-        )
-    return addressed(sides, _message(sides, identity, clues, ask))
+    told = tell(identity)
+    if told is None:
+        clues = clues_of(sides, identity, [each.name for each in machines])
+        of_subjects = (tell(subject) for subject in subjects_of(sides, identity, clues, tracers))
+        told = next((each for each in of_subjects if each), None) or _message(sides, identity, clues, ask)
+    return addressed(sides, told)
 
 
 def addressed(sides: Sides, told: Traced) -> Traced:
@@ -97,16 +92,17 @@ def addressed(sides: Sides, told: Traced) -> Traced:
 
 
 def asking(sides: Sides) -> AskKafka:
-    """Return what asks the cluster of the settings. That it does not answer is missing, and not the end."""
+    """Return what asks the cluster of the settings."""
+    return lambda journey: _asked(sides, lambda settings: kafka.look(settings, journey.sought()))
 
-    def ask(journey: Journey) -> Copies | None:
-        try:
-            return kafka.look(sides.settings.kafka, journey.sought())
-        except FerrymanError as error:
-            sides.missing.append(f"Kafka: {error}")
-            return None
 
-    return ask
+def _asked(sides: Sides, ask: Callable[[Kafka], T]) -> T | None:
+    """Ask Kafka. That it does not answer is missing, and not the end."""
+    try:
+        return ask(sides.settings.kafka)
+    except FerrymanError as error:
+        sides.missing.append(f"Kafka: {error}")
+        return None
 
 
 def passed(copies: Copies | None) -> bool:
@@ -167,9 +163,8 @@ class Clues:
     """The databases' answers about an id: hints to its subject, and its entries, if the journals were searched."""
 
     hints: list[Hint | UUID] = field(default_factory=list)
-    entries: dict[str, list[OutboxEntry]] = field(default_factory=dict)
-    cut: set[str] = field(default_factory=set)
-    """The databases whose journals there was no time to search in whole."""
+    entries: dict[str, tuple[list[OutboxEntry], int]] = field(default_factory=dict)
+    """By database; and the position down to which there was time to search its journal."""
     looked: list[str] = field(default_factory=list)
     """The places that were searched, in words."""
 
@@ -192,8 +187,7 @@ def clues_of(sides: Sides, identity: UUID, machines: Sequence[str]) -> Clues:
         depth = f", down to position {unseen}, which took {longest:g} s" if unseen else ""
         clues.looked.append(f"the {side.name}'s outbox{depth}")
         clues.hints.extend(Hint(each.type, each.key, each.created_at) for each in entries)
-        clues.entries[side.name] = entries
-        clues.cut.update([side.name] if unseen else ())
+        clues.entries[side.name] = entries, unseen
     return clues
 
 
@@ -226,13 +220,20 @@ def _id_of(seen: inbox.MessageView) -> UUID:
 
 
 def _message(sides: Sides, identity: UUID, clues: Clues, ask: AskKafka) -> Traced:
+    if not clues.hints:
+        raise FerrymanError(
+            f"nobody knows {identity}: no subject of a service has this id, and no message in {'; '.join(clues.looked)}"
+            + "".join(f". Not looked at: {each}" for each in sides.missing),
+            remedy="its transaction may not have committed; what is older than the retention is gone for good",
+        )
     away = bool(sides.missing)
     journey = follow(sides, identity, clues)
     copies = ask(journey)
-    gone = _groups_gone(sides, journey) if copies is not None else frozenset()
+    idle = journey.idle() if copies is not None else set()
+    gone = _asked(sides, lambda settings: kafka.groups_gone(settings, idle)) if idle else None
     if passed(copies):
         journey = follow(sides, identity, clues)
-    journey = replace(journey, kafka=copies, groups_gone=gone, away=away)
+    journey = replace(journey, kafka=copies, groups_gone=gone or frozenset(), away=away)
     late = f"what may be in it was not found within {JOURNAL_SECONDS:g} s of reading"
     sides.missing.extend(f"all of the {each.where}'s outbox: {late}" for each in journey.witnesses if not each.whole)
     telling, ending = StoryTeller(journey), conclude(journey, identity)
@@ -246,15 +247,6 @@ def _message(sides: Sides, identity: UUID, clues: Clues, ask: AskKafka) -> Trace
     over = ending.now in ("HANDLED", "PUBLISHED") and not (ending.next or ending.rest)
     headline = [f"message {identity}", said]
     return Traced(identity, "message", known, headline, telling.events, ending, sides.missing, over)
-
-
-def _groups_gone(sides: Sides, journey: Journey) -> frozenset[tuple[str, str]]:
-    """Ask Kafka for the groups of consumers that nobody runs."""
-    try:
-        return kafka.groups_gone(sides.settings.kafka, journey.idle())
-    except FerrymanError as error:
-        sides.missing.append(f"Kafka: {error}")
-        return frozenset()
 
 
 # --- a saga that no case file knows
@@ -353,7 +345,7 @@ def witness(
         for seen in inbox.look(side, each, consumer, payload=False, seconds=LOOK_SECONDS).seen[:1]:
             stories[known_as.get(each, each)] = seen.story
     verdicts = [each._replace(id=known_as.get(each.id, each.id)) for each in found.values()]
-    receipts = sorted(verdicts, key=lambda each: each.received_at)
+    receipts = sorted(verdicts, key=lambda each: each.at)
     rejections = [each._replace(id=known_as.get(each.id, each.id)) for each in records]
     return Witness((), receipts, rejections, stories, processes, paused, True, where, consumer, frozenset(reads))
 
@@ -362,15 +354,14 @@ def _outbox(side: Side, ids: Sequence[UUID], readers: Sequence[Witness], clues: 
     """Look for the entries. What was reported stands in the journal of the receipt, at its time; the message itself
     before whoever received it first. Return also whether there was no time to look for it in the whole journal.
     """
-    known, cut = clues.entries.get(side.name), side.name in clues.cut
+    known, unseen = clues.entries.get(side.name, (None, 0))
     ours = [each for reader in readers if reader.where == side.name for each in reader.receipts]
     first = [spot.at for reader in readers for spot in reader.spots(ids[0])]
     must = [each for receipt in ours for each in receipt.results]
-    around, whole = journal.find(side, ids, [each.received_at for each in ours], must, JOURNAL_SECONDS)
+    around, whole = journal.find(side, ids, [each.at for each in ours], must, JOURNAL_SECONDS)
     entries = {each.position: each for each in [*(known or ()), *around]}
     if first and known is None and not any(each.id == ids[0] for each in entries.values()):
         before, unseen = journal.backwards(side, ids[0], min(first), JOURNAL_SECONDS)
         entries |= {each.position: each for each in before}
-        cut = bool(unseen)
     ordered = [each for _, each in sorted(entries.items(), key=lambda item: item[0] or 0)]
-    return Witness(journal.with_reasons(side, ordered), whole=whole, where=side.name), cut
+    return Witness(journal.with_reasons(side, ordered), whole=whole, where=side.name), bool(unseen)

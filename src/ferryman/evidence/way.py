@@ -123,7 +123,7 @@ class Way:
     def _not_handled(self, receiver: Witness, receipt: InboxReceipt | None, story: Story) -> Ending:
         if receipt and receipt.status == "RECEIVED":
             said = f"{self.service} took {self.what}: {story.reason}"
-            if receipt.error or self.journey.age(receipt.received_at) > self.journey.times.answer_seconds:
+            if receipt.error or self.journey.age(receipt.at) > self.journey.times.answer_seconds:
                 return self._mended(said, _AGAIN if receipt.error else _STAYS)
             return self._ending(said, story.next, receiver)
         if receipt and receipt.status == "REJECTED" and not story.next:

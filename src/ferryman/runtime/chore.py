@@ -1,5 +1,7 @@
 """Chores: work on a database that is done every so often, such as deleting old rows."""
 
+import math
+import threading
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -7,17 +9,21 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
-from ferryman.runtime import postgres
-from ferryman.runtime.errors import Misconfigured
+import psycopg
+
+from ferryman.runtime import postgres, user_code
+from ferryman.runtime.errors import FerrymanError, Misconfigured, Permanent
 from ferryman.runtime.life import Life
 from ferryman.runtime.postgres import Connection
 from ferryman.runtime.settings import Settings
 from ferryman.runtime.supervised import supervise, waiting
+from ferryman.runtime.user_functions import check_function, check_name
 
 Work: TypeAlias = Callable[[Any], bool | None]
 WorkT = TypeVar("WorkT", bound=Work)
 
 _LONGEST_WAIT_SECONDS = 1.0
+_REGISTER = "decorate it with `work` of the chore, as in `@prune.work` above `def delete_old_rows(db):`"
 
 
 class Chore:
@@ -27,8 +33,10 @@ class Chore:
     """
 
     def __init__(self, name: str, *, every_seconds: float = 60.0) -> None:
-        if every_seconds <= 0:
-            raise Misconfigured(f"every_seconds of the chore {name} must be greater than 0")
+        check_name("chore", name)
+        given: object = every_seconds
+        if not (isinstance(given, int | float) and 0 < given < math.inf):
+            raise Misconfigured(f"every_seconds of the chore {name} must be a number greater than 0")
         self.name = name
         self.every_seconds = every_seconds
         self._work: Work | None = None
@@ -40,15 +48,33 @@ class Chore:
         """
         if self._work is not None:
             raise Misconfigured(f"the chore {self.name} has two functions for its work", remedy="keep one")
+        check_function(f"work of the chore {self.name}", function)
         self._work = function
         return function
 
+    def check(self) -> None:
+        """Refuse a chore without work."""
+        if self._work is None:
+            raise Misconfigured(f"the chore {self.name} has no work", remedy=f"register a function: {_REGISTER}")
+
     def run_once(self, connection: Connection, settings: Settings) -> bool:
         """Do one portion of the work. Return True if there is more."""
-        if self._work is None:
-            raise Misconfigured(f"the chore {self.name} has no work", remedy="register a function: @chore.work")
+        self.check()
+        assert self._work is not None
         with postgres.transaction(connection, settings.database):
-            return bool(self._work(connection))
+            try:
+                return bool(self._work(connection))
+            except FerrymanError:
+                raise
+            except Exception as error:  # whatever the user's function raises
+                if connection.broken:
+                    raise
+                what = f"the work of the chore {self.name}"
+                if passing := user_code.passing(what, error):
+                    raise passing from error
+                if isinstance(user_code.raised(error), psycopg.Error):
+                    raise Permanent(f"{what} failed: {user_code.told(error)}", remedy="correct it there") from error
+                raise
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +90,14 @@ class ChoreService:
 
     def run(self, life: Life) -> None:
         """Work until told to stop."""
+        self.chore.check()
         supervise(life.stopping, self._connected, partial(self._serve, life), waiting(life, service=self.name))
+
+    def drain(self, stopping: threading.Event) -> None:
+        """Do all the work that there is now."""
+        with postgres.translated(), self._connected() as connection:
+            while not stopping.is_set() and self.chore.run_once(connection, self.settings):
+                pass
 
     def _connected(self) -> AbstractContextManager[Connection]:
         return postgres.connect(self.settings, self.name, autocommit=True)

@@ -153,13 +153,17 @@ def connect(
         raise connection_error(error, wanted) from error
 
 
-def expect(connection: Connection, role: str) -> None:
-    """Let errors on a connection name its login and this role, where a privilege is missing."""
-    if isinstance(connection, NamedConnection):
+def expect(connection: Connection, *wanted: str) -> None:
+    """Let errors where a privilege is missing name the login, and the first of these roles that it lacks."""
+    if not isinstance(connection, NamedConnection):
+        return
+    for role in wanted:
         login, has = connection.info.user, False
         if role != roles.OWNER:
             login, has = row(connection.execute(_MEMBER, {"role": role}))
         connection.refusal = roles.remedy(login, role, has=has)
+        if not has:
+            return
 
 
 @contextmanager
@@ -256,14 +260,19 @@ def connection_error(error: psycopg.Error, wanted: dict[str, Any]) -> FerrymanEr
             return Misconfigured(f"{where} {reason}: {words}", setting=URL, remedy=told)
     if "session is read-only" in words:
         return codes.sqlstate(psycopg.errors.ReadOnlySqlTransaction.sqlstate).error(f"{where} takes no writes: {words}")
+    if re.search(_FULL, words):
+        full = "end connections that nobody needs, or raise max_connections, or the CONNECTION LIMIT of the role"
+        return Unreachable(f"{where} takes no more connections: {words}", setting=URL, remedy=full)
     return Unreachable(
         f"{where} does not answer: {words}", setting=URL, remedy="start PostgreSQL, or correct the host and port"
     )
 
 
+_FULL = "too many (connections|clients)|remaining connection slots"
 _REFUSALS = (
     ("(password|SASL|Peer) authentication failed|no password supplied|no such user|role .* does not exist",
      "refuses the login", "correct the user or the password"),
+    ("is not permitted to log in", "refuses the login", 'as an administrator, ALTER ROLE "{user}" LOGIN'),
     ("permission denied for database", "does not let this login in",
      'as the owner, GRANT CONNECT ON DATABASE "{database}" TO "{user}" (docs/roles.md), or correct the user'),
     ("no pg_hba.conf entry", "refuses this host, user or database", "allow it in pg_hba.conf, or use TLS"),

@@ -23,10 +23,12 @@ _ASSIGNED = re.compile(
     rf"(?:'[^']*'|\"[^\"]*\"|(?:Bearer|Basic)\s+{_RUN}|[^\s&,;]+)",
     re.IGNORECASE,
 )
+# The words "bearer token" and "basic authentication" name no value.
+_PROSE = r"(?:tokens?|auth(?:entication|orization)?)(?=[.,;:)]?(?:\s|$))"
 # Inside quotes, everything up to the closing quote.
 _AUTHORIZED = re.compile(
     r"(?P<quoted>'(?:Bearer|Basic)\s)[^']+(?=')|(?P<double>\"(?:Bearer|Basic)\s)[^\"]+(?=\")"
-    rf"|(?P<bare>\b(?:Bearer\s|Basic\s(?=\s*\S{{6}}))\s*){_RUN}",
+    rf"|(?P<bare>\b(?:Bearer\s|Basic\s(?=\s*\S{{6}}))(?!{_PROSE})\s*){_RUN}",
     re.IGNORECASE,
 )
 

@@ -34,6 +34,7 @@ NEEDED: Mapping[str, str] = {
     "pause --consumer": CONSUMER,
     "resume": RELAY,
     "resume --consumer": CONSUMER,
+    "saga move": CONSUMER,
     "trace": MONITOR,
     "audit": MONITOR,
     "reconcile": MONITOR,

@@ -1,10 +1,12 @@
 """The declaration of settings, and their description for the docs, `config show` and the JSON Schema."""
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeGuard, get_args
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic_core.core_schema import no_info_after_validator_function
 
 Seconds = Annotated[float, Field(gt=0, le=86400)]
 Port = Annotated[int, Field(ge=0, le=65535)]
@@ -12,10 +14,37 @@ NAMED = "NAME"
 """The place of a name of the user's own, in the name of a setting: `relay.sources.NAME.database_url`."""
 
 
+class InvalidSetting(ValueError):
+    """A value that a setting cannot have, and what to do about it. The words show no part of the value."""
+
+    def __init__(self, message: str, *, remedy: str | None = None) -> None:
+        super().__init__(message)
+        self.remedy = remedy
+
+
 class Section(BaseModel):
     """A section of ferryman.toml: frozen, and without names that are not declared."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+
+@dataclass(frozen=True, slots=True)
+class TextLike:
+    """An annotation of a text that matches all of a pattern. `words` say in an error what is allowed."""
+
+    pattern: str
+    words: str
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> Any:
+        return no_info_after_validator_function(self._check, handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: Any, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return {**handler(schema), "pattern": f"^({self.pattern})$"}
+
+    def _check(self, text: str) -> str:
+        if not re.fullmatch(self.pattern, text):
+            raise InvalidSetting(self.words)
+        return text
 
 
 def setting(default: Any, text: str, *, unit: str = "", danger: str = "", **limits: Any) -> Any:

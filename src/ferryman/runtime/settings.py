@@ -1,15 +1,15 @@
 """The engine's settings, each with its default, unit and danger. Parsed once, passed around, never fetched."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, SecretStr, model_validator
 
 from ferryman.runtime.redaction import redact_value
-from ferryman.runtime.setting import Port, Seconds, Section, leaves, setting
+from ferryman.runtime.setting import Port, Seconds, Section, TextLike, leaves, setting
 from ferryman.runtime.settings_email import Email
 from ferryman.runtime.settings_http import Http
-from ferryman.runtime.settings_outbox import Outbox
+from ferryman.runtime.settings_outbox import Outbox, OutboxName
 from ferryman.runtime.settings_relay import Relay
 
 SectionT = TypeVar("SectionT", bound=BaseModel)
@@ -112,9 +112,9 @@ class ConsumerSettings(Section):
 class Token(Section):
     """A client of the API: the hash of its token, and what it may do. The token itself is stored nowhere."""
 
-    sha256: str = setting(
+    sha256: Annotated[str, TextLike("[0-9a-f]{64}", "a hash has 64 digits from 0 to 9 and a to f")] = setting(
         ..., "The SHA-256 of the client's token, in hexadecimal; never the token itself.",
-        pattern="^[0-9a-f]{64}$", danger="a guessable token can be found from its hash: make one with `openssl rand`",
+        danger="a guessable token can be found from its hash: make one with `openssl rand`",
     )  # fmt: skip
     scopes: list[str] = setting(..., "What the client may do: scopes of routes (docs/api.md).", min_length=1)
 
@@ -201,7 +201,7 @@ class Settings(Section):
 
     database_url: SecretStr | None = setting(
         None, "The PostgreSQL database: postgresql://user:password@host:port/name. `DATABASE_URL` is honoured.",
-        danger="it holds a password: FERRYMAN_DATABASE_URL_FILE names a file that holds it instead",
+        danger="it holds a password; FERRYMAN_DATABASE_URL_FILE names a file that holds it instead",
     )  # fmt: skip
     registry_url: str | None = setting(
         None, "The schema registry's Confluent API (http://host:port/...), or a folder of its own (file:///...)."
@@ -209,7 +209,7 @@ class Settings(Section):
     database: Database = setting(Database, "How each process connects to PostgreSQL.")
     kafka: Kafka = setting(Kafka, "How each process connects to Kafka.")
     relay: Relay = setting(Relay, "How `ferryman run relay` publishes outboxes to Kafka.")
-    outbox: dict[str, Outbox] = setting({}, "Tables of yours that are outboxes already, by a name of yours.")
+    outbox: dict[OutboxName, Outbox] = setting({}, "Tables of yours that are outboxes already, by a name of yours.")
     http: Http = setting(Http, "How rows are sent by HTTP.")
     email: Email = setting(Email, "How mails are sent.")
     consumer: ConsumerSettings = setting(ConsumerSettings, "How consumers read messages and handle each once.")

@@ -1,10 +1,16 @@
 """The settings under [email]."""
 
-from typing import Literal, Self
+from typing import Annotated, Literal
 
-from pydantic import SecretStr, model_validator
+from pydantic import SecretStr
 
-from ferryman.runtime.setting import Port, Seconds, Section, setting
+from ferryman.runtime.endpoints import HttpUrl
+from ferryman.runtime.setting import Port, Seconds, Section, TextLike, setting
+
+ApiUrl = Annotated[HttpUrl, TextLike(r"https?://[^/?#]+", "the URL has a path: write it as https://host")]
+
+MAX_MAIL_BYTES = 1 << 20
+"""The default of `email.max_bytes`."""
 
 
 class Smtp(Section):
@@ -29,7 +35,7 @@ class Smtp(Section):
 class Resend(Section):
     """The API of provider `resend`."""
 
-    url: str = setting("https://api.resend.com", "The API's address.", pattern=r"^https?://[^\s/@]+$")
+    url: ApiUrl = setting("https://api.resend.com", "The API's address.")
     key: SecretStr | None = setting(None, "The API key.", danger="whoever has it can send in your name")
 
 
@@ -46,25 +52,15 @@ class Email(Section):
         danger="with `resend`, a mail may arrive twice",
     )  # fmt: skip
     timeout_seconds: Seconds = setting(
-        15.0, "How long one mail may take in all; keep it below service.drain_seconds.", unit="seconds",
-        danger="a mail that takes longer is in doubt",
+        15.0, "How long one mail may take in all.", unit="seconds",
+        danger="a mail that takes longer is in doubt; it must be below service.drain_seconds, and twice it and 15 s at "
+        "most the lease of each outbox",
     )  # fmt: skip
     max_bytes: int = setting(
-        1 << 20, "A mail whose subject, text and HTML are larger is not sent: its row is rejected.", unit="bytes",
-        ge=1024, le=64 << 20, danger="so many mails as are sent at once are in memory, each several times its size",
+        MAX_MAIL_BYTES, "A mail whose subject, text and HTML are larger is not sent: its row is rejected.",
+        unit="bytes", ge=1024, le=64 << 20,
+        danger="so many mails as are sent at once are in memory, each several times its size",
     )  # fmt: skip
     path: str | None = setting(None, "The folder of provider `file`.")
     smtp: Smtp = setting(Smtp, "The server that provider `smtp` hands mails to.")
     resend: Resend = setting(Resend, "The API of provider `resend`.")
-
-    @model_validator(mode="after")
-    def _knows_its_provider(self) -> Self:
-        needed = {"smtp": self.smtp.host, "resend": self.resend.key, "file": self.path}
-        names = {"smtp": "smtp.host", "resend": "resend.key", "file": "path"}
-        if self.provider and not needed[self.provider]:
-            raise ValueError(f"provider {self.provider} needs email.{names[self.provider]}")
-        if self.provider and not self.sender:
-            raise ValueError("email.sender is missing: who the mails come from")
-        if (self.smtp.user is None) != (self.smtp.password is None):
-            raise ValueError("email.smtp.user and email.smtp.password are set together, or neither")
-        return self

@@ -5,7 +5,7 @@ from typing import Self
 
 from pydantic import field_validator, model_validator
 
-from ferryman.runtime.setting import Seconds, Section, setting
+from ferryman.runtime.setting import InvalidSetting, Seconds, Section, setting
 
 
 class Http(Section):
@@ -21,7 +21,7 @@ class Http(Section):
     timeout_seconds: Seconds = setting(
         15.0, "How long a request may take in all.", unit="seconds",
         danger="a request that takes longer is sent again although the receiver may have handled it; "
-        "keep it below service.drain_seconds",
+        "it must be below service.drain_seconds, and twice it and 15 s at most the lease of each outbox",
     )  # fmt: skip
     max_body_bytes: int = setting(
         1 << 20, "A larger body is not sent: its row is rejected.", unit="bytes", ge=1024, le=64 << 20,
@@ -39,7 +39,9 @@ class Http(Section):
             try:
                 ip_network(each)
             except ValueError as error:
-                raise ValueError(f"{each!r} is not a valid range of addresses: {error}") from error
+                raise InvalidSetting(
+                    f"{each!r} is not a valid range of addresses: {error}", remedy=f"write it as {_like(each)}"
+                ) from error
         return ranges
 
     @model_validator(mode="after")
@@ -47,3 +49,11 @@ class Http(Section):
         if self.connect_timeout_seconds > self.timeout_seconds:
             raise ValueError("connect_timeout_seconds must not be longer than timeout_seconds")
         return self
+
+
+def _like(text: str) -> str:
+    """Return the range that an address with a mask is in, or an example of one."""
+    try:
+        return str(ip_network(text, strict=False))
+    except ValueError:
+        return "10.1.0.0/16, or 10.1.2.3 for one address; names are not ranges"

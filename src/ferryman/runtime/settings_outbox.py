@@ -1,20 +1,37 @@
 """The settings under [outbox.NAME]: descriptions of tables that are outboxes already."""
 
+from itertools import combinations
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, SecretStr, model_validator
+from pydantic import model_validator
 
-from ferryman.runtime.endpoints import HttpUrl, SigningSecret
-from ferryman.runtime.setting import Seconds, Section, setting
+from ferryman.runtime.endpoints import BearerToken, HttpUrl, SigningSecret
+from ferryman.runtime.setting import InvalidSetting, Seconds, Section, TextLike, setting
 
 # Names of tables and columns: no quotes, no control characters, and no % that a driver would take for a placeholder.
 _PART = r'[^\x00-\x1f".%]{1,63}'
-Column = Annotated[str, Field(pattern=rf"^{_PART}$")]
-Table = Annotated[str, Field(pattern=rf"^{_PART}(\.{_PART})?$")]
-Word = Annotated[str, Field(pattern=r"^[^\x00%]{1,100}$")]
-# Kafka, a channel of ours, or a class of the user's.
-Channel = Annotated[str, Field(pattern=r"^(kafka|http|email|[A-Za-z_][\w.]*:[A-Za-z_]\w*)$")]
-Topic = Annotated[str, Field(pattern=r"^[a-zA-Z0-9._-]{1,249}$")]
+_OF_A_NAME = "has 1 to 63 characters, and no quote, dot, % or control character"
+Column = Annotated[str, TextLike(_PART, f"the name of a column {_OF_A_NAME}")]
+Table = Annotated[
+    str, TextLike(rf"{_PART}(\.{_PART})?", f"a table is written as name or schema.name; each {_OF_A_NAME}")
+]
+Word = Annotated[str, TextLike(r"[^\x00%]{1,100}", "a word has 1 to 100 characters, and no % or null character")]
+Channel = Annotated[
+    str,
+    TextLike(
+        r"kafka|http|email|[A-Za-z_][\w.]*:[A-Za-z_]\w*",
+        "a channel is kafka, http or email, or a class of your own as module:Class",
+    ),
+]
+Topic = Annotated[
+    str, TextLike(r"[a-zA-Z0-9._-]{1,249}", "a topic has 1 to 249 letters, digits, dots, underscores and hyphens")
+]
+
+
+OutboxName = Annotated[str, TextLike(r"[^\s:]{1,60}", "the name of an outbox has 1 to 60 characters, no space, no :")]
+
+_ALWAYS_WRITTEN = ("status", "attempts", "error")
+_WRITTEN = {*_ALWAYS_WRITTEN, "lease", "next_attempt_at", "done_at", "reference", "updated_at"}
 
 
 class OutboxColumns(Section):
@@ -79,7 +96,8 @@ class OutboxLease(Section):
 
     column: Column = setting("claimed_at", "A timestamp column: a claim sets it, and settling requires the same value.")
     seconds: Seconds = setting(
-        60.0, "How old a claim may be before another relay takes the row over.", unit="seconds", ge=6,
+        60.0, "How old a claim may be before another relay takes the row over: at least 6 s; with a channel at least "
+        "15 s and twice `http.timeout_seconds`, or `email.timeout_seconds` for `email`.", unit="seconds", ge=6,
         danger="a row that takes longer is sent twice, with the same id; a sixth of it is the deadline of one publish",
     )  # fmt: skip
 
@@ -120,16 +138,21 @@ class Outbox(Section):
     )
     channel: Channel = setting(
         "kafka",
-        "How its rows leave: `kafka`, `http`, `email`, or `module:object` for a class with an `async def send(item)`.",
+        "How its rows leave: `kafka`, `http`, `email`, or `module:Class`, which has an `async def send(self, item)`.",
     )
     url: HttpUrl | None = setting(None, "With channel `http`: where all rows go. Else each names its `destination`.")
     secrets: list[SigningSecret] = setting(
         [], "With channel `http`: sign each request with these (Standard Webhooks); two while one replaces the other.",
         danger="who has one can sign in your name",
     )  # fmt: skip
-    bearer: SecretStr | None = setting(
-        None, "With channel `http`: the token of an `Authorization` header.", danger="who has it can post in your name"
-    )
+    bearer: BearerToken | None = setting(
+        None, "With channel `http`: the token of an `Authorization` header, beside the signature if there are secrets.",
+        danger="who has it can post in your name",
+    )  # fmt: skip
+    unsigned: bool = setting(
+        False, "With channel `http`: whether requests go out with neither a signature nor a token.",
+        danger="the receiver cannot tell who sends",
+    )  # fmt: skip
     topic: Topic | None = setting(None, "The topic, if all rows go to one.")
     type: Word | None = setting(None, "The type, if all messages have one.")
     columns: OutboxColumns = setting(OutboxColumns, "The names of the columns.")
@@ -160,5 +183,45 @@ class Outbox(Section):
     @model_validator(mode="after")
     def _mails_can_be_held(self) -> Self:
         if self.channel == "email" and self.words.dead is None:
-            raise ValueError("a mail that may have been sent is held for a person: set a word for dead under words")
+            raise InvalidSetting(
+                "a mail that may have been sent is held for a person, and there is no word for that",
+                remedy='set words.dead: words = { dead = "FAILED", ... }',
+            )
         return self
+
+    @model_validator(mode="after")
+    def _has_settings_of_its_channel_only(self) -> Self:
+        by_http = {name: getattr(self, name) for name in ("url", "secrets", "bearer", "unsigned")}
+        if self.channel in ("kafka", "email") and (given := [name for name, value in by_http.items() if value]):
+            raise InvalidSetting(
+                f"{given[0]} is of channel http, and the channel is {self.channel}",
+                remedy=f'set channel = "http", or remove {given[0]}',
+            )
+        if self.channel != "kafka" and self.topic:
+            raise InvalidSetting(
+                f"topic is of channel kafka, and the channel is {self.channel}",
+                remedy="remove topic, or channel",
+            )
+        if self.unsigned and self.signs:
+            raise InvalidSetting(
+                "unsigned is true, and there are secrets or a bearer", remedy="remove unsigned, or the others"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _what_is_written_has_a_column_of_its_own(self) -> Self:
+        named = {"lease": self.lease.column, **self.columns.model_dump(exclude_none=True)}
+        columns = {**{role: role for role in _ALWAYS_WRITTEN}, **named}
+        for one, other in combinations(columns, 2):
+            shared = columns[one] == columns[other] and {one, other} != {"lease", "next_attempt_at"}
+            if shared and _WRITTEN & {one, other}:
+                raise InvalidSetting(
+                    f"the column {columns[one]} would be both {one} and {other}: to write one spoils the other",
+                    remedy=f"name another column as {'lease.column' if other == 'lease' else f'columns.{other}'}",
+                )
+        return self
+
+    @property
+    def signs(self) -> bool:
+        """True if requests have a signature or a token."""
+        return bool(self.secrets) or self.bearer is not None

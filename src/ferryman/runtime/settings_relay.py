@@ -10,7 +10,7 @@ class RelaySource(Section):
 
     database_url: SecretStr = setting(
         ..., "Its database: postgresql://user:password@host:port/name.",
-        danger="it holds a password: the name with _FILE behind it names a file that holds it instead",
+        danger="it holds a password; the name with _FILE behind it names a file that holds it instead",
     )  # fmt: skip
     ce_source: str | None = setting(None, "Its `ce_source` header. Default: `/` and the database's name.")
     topics: list[str] | None = setting(

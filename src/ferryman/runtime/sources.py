@@ -6,10 +6,12 @@ import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from pydantic import SecretStr, ValidationError
+from pydantic import BaseModel, SecretStr, ValidationError
+from pydantic_core import ErrorDetails
 
 from ferryman.runtime import librdkafka
 from ferryman.runtime.errors import ENV_NESTING, ENV_PREFIX, Misconfigured, env_name
@@ -112,7 +114,7 @@ def _resolve(variable: str, environ: Mapping[str, str], known: Sequence[str]) ->
     if _FROM_KUBERNETES.match(f"{variable}={environ[variable]}"):
         return None
     names = map(env_name, [*known, *(f"kafka.{name}" for name in librdkafka.names())])
-    raise Misconfigured(f"unknown environment name {variable}", remedy=_suggestion(variable, names))
+    raise Misconfigured(f"unknown environment name {variable}", remedy=_suggestion(variable, names, ENV_NESTING))
 
 
 def _path(variable: str, known: Sequence[str]) -> tuple[str, ...] | None:
@@ -160,17 +162,53 @@ def _put(values: dict[str, Any], parts: tuple[str, ...], value: Any) -> None:
 def _translated(error: ValidationError, origins: Mapping[str, str], model: type[Settings]) -> Iterator[Misconfigured]:
     known = [described.name for described in describe(model)]
     for problem in error.errors(include_url=False, include_input=False):
-        name = ".".join(str(part) for part in problem["loc"])
+        name = ".".join(str(part) for part in problem["loc"] if part != "[key]")
         where = f" (from {origins[name]})" if name in origins else ""
         if problem["type"] == "extra_forbidden":
             yield Misconfigured(f"unknown setting {name}{where}", remedy=_suggestion(name, known))
         else:
-            yield Misconfigured(problem["msg"].removeprefix("Value error, ") + where, setting=name)
+            message, remedy = _explained(problem)
+            said = f"{name}: {message}" if message.startswith("it ") else message
+            yield Misconfigured(said + where, setting=name, remedy=remedy)
 
 
-def _suggestion(name: str, known: Iterable[str]) -> str:
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+def first_problem(error: ValidationError, model: type[BaseModel]) -> tuple[str, str | None]:
+    """Return the first thing that is wrong with a description, with the place of it, and the remedy if there is one."""
+    problem = error.errors(include_url=False, include_input=False)[0]
+    name = ".".join(map(str, problem["loc"]))
+    if problem["type"] == "extra_forbidden":
+        return f"unknown setting {name}", _suggestion(name, [described.name for described in describe(model)])
+    message, remedy = _explained(problem)
+    return ": ".join(filter(None, (name, message))), remedy
+
+
+def _explained(problem: ErrorDetails) -> tuple[str, str | None]:
+    """Return what pydantic found wrong, and the remedy if there is one."""
+    name = ".".join(str(part) for part in problem["loc"])
+    match problem["type"]:
+        case "missing":
+            return "it is missing", None
+        case "model_type" | "dict_type":
+            section, _, rest = name.partition(".")
+            named = f"[{section}.NAME], with a name of your own" if rest and "." not in rest else f"[{name}]"
+            return "it is a section, and not a value", f"write its settings under {named}"
+        case "list_type":
+            return "it is a list", 'write it in brackets, as ["..."]'
+    remedy = getattr(problem.get("ctx", {}).get("error"), "remedy", None)
+    return problem["msg"].removeprefix("Value error, "), remedy
+
+
+def _suggestion(name: str, known: Iterable[str], separator: str = ".") -> str:
+    close = difflib.get_close_matches(name, [_named_as(each, name, separator) for each in known], n=1, cutoff=0.6)
     return f"did you mean {close[0]}?" if close else "`ferryman config show` lists every setting"
+
+
+def _named_as(known: str, name: str, separator: str) -> str:
+    """Return a known name with the user's own name in place of NAME, if there is one at that place."""
+    wanted, given = known.split(separator), name.split(separator)
+    return separator.join(
+        (own or each) if each == NAMED else each for each, own in zip_longest(wanted, given[: len(wanted)])
+    )
 
 
 def plain(value: Any) -> Any:

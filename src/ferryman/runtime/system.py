@@ -34,6 +34,8 @@ class System:
     """The machines of its sagas."""
     outboxes: str | None = None
     """Its described outboxes: a function of the settings that returns their descriptions by name."""
+    outboxes_need: str | None = None
+    """The setting without which it describes none."""
     databases: Mapping[str, str] = field(default_factory=dict)
     """Settings that name a database of it, by what the database is called; `database_url` is always known."""
     catalogue: bool = False

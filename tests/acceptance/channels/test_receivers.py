@@ -48,16 +48,19 @@ class Sample:
             return error.code
 
 
+def command_of(language: str, folder: Path) -> list[str]:
+    """Return the command that runs a sample in a folder of its own, where it finds nothing but its standard library."""
+    if language == "python":
+        return [sys.executable, "-I", "-S", str(SAMPLES / "receiver.py"), "0"]
+    if not shutil.which("go"):
+        pytest.skip("there is no Go on this machine, and no package brings it; the Python sample always runs")
+    subprocess.run(["go", "build", "-o", folder / "receiver", SAMPLES / "receiver.go"], check=True, timeout=300)
+    return [str(folder / "receiver"), "0"]
+
+
 @contextmanager
 def running(language: str, folder: Path) -> Iterator[Sample]:
-    """Run a sample in a folder of its own, where it finds nothing but its standard library."""
-    if language == "go":
-        if not shutil.which("go"):
-            pytest.skip("there is no Go on this machine")
-        subprocess.run(["go", "build", "-o", folder / "receiver", SAMPLES / "receiver.go"], check=True, timeout=100)
-        command = [str(folder / "receiver"), "0"]
-    else:
-        command = [sys.executable, "-I", "-S", str(SAMPLES / "receiver.py"), "0"]
+    command = command_of(language, folder)
     environment = os.environ | {"WEBHOOK_SECRET": f"{SECRET} old"}
     output = folder / "output"
     with output.open("wb") as file:
@@ -103,3 +106,20 @@ def test_sample_believes_genuine_requests_only_and_handles_each_id_once(
             assert done.json["published"] == 1
             ferryman_db.execute(again)
         assert sample.handled[2:] == [str(event)]
+
+
+@pytest.mark.slow  # the first build of Go's standard library
+@pytest.mark.parametrize("language", ["python", "go"])
+def test_sample_without_a_good_secret_refuses_to_start(language: str, tmp_path: Path) -> None:
+    command = command_of(language, tmp_path)
+    unset = {name: value for name, value in os.environ.items() if name != "WEBHOOK_SECRET"}
+    for secret in (None, "", " ", "whsec_", f"{SECRET} whsec_", "whsec_geheim!"):
+        environment = unset if secret is None else unset | {"WEBHOOK_SECRET": secret}
+        done = subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=20, check=False
+        )
+        assert done.returncode == 1, secret
+        [line] = done.stderr.splitlines()
+        assert "WEBHOOK_SECRET" in line
+        assert "geheim" not in line
+        assert "listening" not in done.stdout

@@ -123,8 +123,36 @@ def test_a_port_in_use_is_named_with_its_setting(ferryman: Launcher) -> None:
     assert "setting health.port" in one_line(asked)
 
 
-def test_debug_shows_the_traceback(ferryman: Launcher) -> None:
+def test_debug_shows_the_traceback_wherever_it_stands(ferryman: Launcher) -> None:
     assert "Traceback" in ferryman.run("--debug", "migrate").stderr
+    assert "Traceback" in ferryman.run("migrate", "--debug").stderr
+    assert "Traceback" not in ferryman.run("migrate").stderr
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("hooks = {}['x']\n", "cannot import mine: KeyError: 'x', at mine.py:1 <module>"),
+        ("import os\nhooks = os.nothing\n", "at mine.py:2 <module>"),
+        ("hooks = (\n", "at mine.py:1"),
+    ],
+)
+def test_error_in_a_users_module_names_their_line_and_is_not_called_ours(
+    ferryman: Launcher, source: str, said: str
+) -> None:
+    (ferryman.folder / "mine.py").write_text(source)
+    asked = ferryman.run("run", "mine:hooks")
+    assert asked.wait() == 3
+    assert said in one_line(asked)
+    assert "is a bug" not in one_line(asked)
+
+
+def test_error_in_a_users_function_is_not_called_ours(ferryman: Launcher) -> None:
+    (ferryman.folder / "mine.py").write_text("def hooks(settings):\n    return settings.nothing\n")
+    asked = ferryman.run("run", "mine:hooks")
+    assert asked.wait() == 1
+    assert "at mine.py:2 hooks" in one_line(asked)
+    assert "is a bug" not in one_line(asked)
 
 
 def test_with_json_an_error_is_json_too(ferryman: Launcher) -> None:

@@ -55,6 +55,15 @@ def deleting(name, every_seconds):
     return chore
 
 often, seldom = deleting("often", 0.1), deleting("seldom", 3600)
+missing, wrong = Chore("missing"), Chore("wrong")
+
+@missing.work
+def look(db):
+    db.execute("SELECT 1 FROM nothing")
+
+@wrong.work
+def divide(db):
+    db.execute("SELECT 1 / 0")
 """
 
 
@@ -129,10 +138,9 @@ def test_a_described_outbox_is_run_by_its_name(
     ferryman: Launcher, ferryman_database_url: str, ferryman_db: Connection
 ) -> None:
     hooks = HookTable(ferryman_database_url, ferryman_db)
-    described = hooks.settings.outbox["hooks"].model_dump(mode="json", exclude_unset=True, exclude={"secrets"})
     env = {
         "FERRYMAN_DATABASE_URL": ferryman_database_url,
-        "FERRYMAN_OUTBOX": json.dumps({"hooks": described}),
+        "FERRYMAN_OUTBOX": json.dumps({"hooks": hooks.description}),
         "FERRYMAN_HTTP__ALLOW": '["127.0.0.0/8"]',
     }
     with Receiver() as receiver:
@@ -161,3 +169,31 @@ def test_a_chore_works_in_portions_and_goes_on_after_a_lost_session(
     assert ferryman_db.execute("SELECT FROM seldom").rowcount == 1
     running.send(signal.SIGTERM)
     assert running.wait() == 0, running.transcript()
+
+
+def test_chore_that_misses_a_table_is_tried_again_and_names_its_line(
+    ferryman: Launcher, ferryman_db: Connection, ferryman_database_url: str
+) -> None:
+    (ferryman.folder / "chores.py").write_text(CHORES)
+    running = ferryman.start("run", "chores:missing", env={"FERRYMAN_DATABASE_URL": ferryman_database_url})
+    running.until(lambda: "interrupted" in running.stderr, "an attempt")
+    assert "UndefinedTable" in running.stderr
+    assert "chores.py:18 look" in running.stderr
+    assert "ferryman migrate" not in running.stderr
+    ferryman_db.execute("CREATE TABLE nothing ()")
+    url = health(running)
+
+    def ready() -> bool:
+        with urllib.request.urlopen(f"{url}/metrics", timeout=5) as answer:
+            return 'ferryman_ready{service="missing"} 1.0' in answer.read().decode()
+
+    running.until(ready, "readiness")
+    running.send(signal.SIGTERM)
+    assert running.wait() == 0
+
+
+def test_bug_in_a_chore_ends_its_process_and_names_its_line(ferryman: Launcher, ferryman_database_url: str) -> None:
+    (ferryman.folder / "chores.py").write_text(CHORES)
+    running = ferryman.start("run", "chores:wrong", env={"FERRYMAN_DATABASE_URL": ferryman_database_url})
+    assert running.wait() == 1
+    assert "chores.py:22 divide" in running.stderr.splitlines()[-1]

@@ -179,6 +179,7 @@ HOOKS = """
 [outbox.hooks]
 table   = "shop.hooks"
 channel = "http"
+secrets = ["whsec_c2VjcmV0"]
 words   = { pending = ["PENDING"], claimed = "SENDING", done = "SENT", dead = "DEAD" }
 """
 

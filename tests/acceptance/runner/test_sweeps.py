@@ -1,5 +1,6 @@
 """Sweeps by Celery: a real worker and a real beat on PostgreSQL as the broker, and requests of a real Django."""
 
+import itertools
 import os
 import re
 import signal
@@ -109,6 +110,8 @@ def test_periodic_sweep_task_runs_on_configured_interval_via_celery_beat(shop: S
 
 
 def test_commit_of_django_starts_a_sweep_and_a_rollback_none(shop: Shop, ferryman_db: Connection) -> None:
+    """No beat runs here, so the sweep must not expire before a busy worker takes it."""
+    shop.environment["FERRYMAN_RUNNER__SWEEP_SECONDS"] = str(PATIENCE_SECONDS)
     with shop.celery(*WORKER, "prefork") as worker:
         poll_until(lambda: " ready." in worker.read_text(), "the worker", PATIENCE_SECONDS)
         assert shop.requests().stdout == "[500, 201]\n"
@@ -131,8 +134,9 @@ def test_sweep_of_events_that_keep_failing_ends_with_its_interval(
         monkeypatch.setenv(name, value)
     for name, seconds in (("BASE", "0.001"), ("CAP", "0.001"), ("SWEEP", "3")):
         monkeypatch.setenv(f"FERRYMAN_RUNNER__{name}_SECONDS", seconds)
-    shop.receiver.answer = lambda _: Answer(200 if threading.Event().wait(0.05) else 503)
-    for number in range(20):  # by the time that the last fails, the first is due again
+    turns = itertools.count()
+    shop.receiver.answer = lambda _: Answer(200 if threading.Event().wait(0.03 + next(turns) % 20 / 500) else 503)
+    for number in range(20):  # they fail one by one: if all did at once, none might be due when the sweep looks
         enqueue(ferryman_db, "file.uploaded", str(number), {})
     began = time.monotonic()
     counts = sweep()

@@ -17,6 +17,7 @@ from ferryman.testing.parts import Given
 
 BY_STATEMENT = {
     goals.IDLE_STATEMENTS.name, goals.INBOX_STATEMENTS.name, goals.INBOX_COMMITS.name, goals.SINK_STATEMENTS.name,
+    goals.MAIL_STATEMENTS.name,
 }  # fmt: skip
 """The shared server does not count statements."""
 OWN_SERVERS = {"pipeline"}

@@ -94,8 +94,9 @@ def test_mail_that_alone_makes_the_provider_fail_uses_up_attempts() -> None:
         return refusal(500, "application_error") if b"poison" in request.body else None
 
     with ResendServer(before=before) as server:
-        outcomes = mailed(mail(), mail("poison@example.com"), mail("b@example.com"), settings=by_resend(server))
-    assert [type(each) for each in outcomes] == [Delivered, Unknown, Delivered]
+        poison = mail("poison@example.com")
+        outcomes = mailed(poison, poison, mail(), poison, mail("b@example.com"), settings=by_resend(server))
+    assert [type(each) for each in outcomes] == [Unavailable, Unavailable, Delivered, Unknown, Delivered]
 
 
 def test_outage_uses_up_nothing() -> None:

@@ -5,6 +5,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import structlog
 from ferryman.channels.email import email_channel
 from ferryman.channels.email.smtp import SmtpProvider
 from ferryman.channels.email.smtp_connection import SmtpConnector
-from ferryman.channels.outcome import Code, Delivered, Held, Outcome, Rejected, Retry, Unavailable, Unknown
+from ferryman.channels.outcome import Code, Delivered, Held, Outcome, Rejected, Retry, Unavailable, Unknown, storable
 from ferryman.channels.sending import Item, Sending
 from ferryman.runtime.errors import Misconfigured
 from ferryman.runtime.settings_http import Http
@@ -55,7 +56,7 @@ def dies_at(command: str) -> Callable[[str, str], str | None]:
         ("CONNECT", "554 5.7.1 not you", (Unavailable, Code.SERVER_BUSY)),
         ("EHLO", "421 4.3.2 closing", (Unavailable, Code.SERVER_BUSY)),
         ("MAIL", "421 4.7.0 closing", (Unavailable, Code.SERVER_BUSY)),
-        ("MAIL", "553 5.7.1 not yours", (Rejected, Code.SENDER_REFUSED)),
+        ("MAIL", "553 5.7.1 not yours", (Unavailable, Code.SENDER_REFUSED)),
         ("MAIL", "452 4.3.1 disk full", (Unavailable, Code.SERVER_BUSY)),
         ("MAIL", "530 5.7.0 authenticate first", (Unavailable, Code.LOGIN_REFUSED)),
         ("RCPT", "450 4.7.1 greylisted", (Retry, Code.MAILBOX_BUSY)),
@@ -128,17 +129,31 @@ def test_line_that_is_lost_before_the_text_has_sent_nothing(command: str) -> Non
     assert server.received == []
 
 
-def test_recipient_that_makes_the_server_break_off_alone_uses_up_attempts() -> None:
-    """N8: the others get through, so this one must end."""
+@pytest.mark.parametrize(
+    ("command", "reply"),
+    [
+        *product(("MAIL", "RCPT", "DATA"), (None, "451 4.3.0 later", "452 4.3.1 disk full", "421 4.4.2 timeout")),
+        ("MAIL", "354 what"), ("DATA", "250 what"),
+    ],
+)  # fmt: skip
+def test_mail_that_alone_makes_the_server_fail_uses_up_attempts(command: str, reply: str | None) -> None:
+    """N8: once others got through between two of its failures, this one must end."""
+    poisoned = False
 
-    def script(command: str, argument: str) -> str | None:
-        if command == "RCPT" and "poison" in argument:
-            raise RuntimeError
+    def script(given: str, argument: str) -> str | None:
+        nonlocal poisoned
+        poisoned = "poison" in argument if given == "RCPT" else poisoned
+        large = len(argument.partition("SIZE=")[2]) > 4
+        if given == command and (large if command == "MAIL" else poisoned):
+            if reply is None:
+                raise RuntimeError
+            return reply
         return None
 
-    with MailServer(script=script) as server:
-        outcomes = mailed(mail(), mail("poison@example.com"), mail("ben@example.com"), settings=by_smtp(server))
-    assert [type(each) for each in outcomes] == [Delivered, Retry, Delivered]
+    poison = mail("poison@example.com", text=LARGE * 150)
+    with MailServer(script=script, size_limit=1 << 20) as server:
+        outcomes = mailed(poison, poison, mail(), poison, mail("ben@example.com"), settings=by_smtp(server))
+    assert [type(each) for each in outcomes] == [Unavailable, Unavailable, Delivered, Retry, Delivered]
 
 
 @pytest.mark.parametrize(("setting", "expected"), [("hold", Held), ("resend", Unknown)])
@@ -391,6 +406,7 @@ def test_refused_login_waits_names_its_settings_and_leaves_the_server_alone() ->
         outcomes = mailed(mail(), mail(), mail(), settings=settings)
     assert {kind(each) for each in outcomes} == {(Unavailable, Code.LOGIN_REFUSED)}
     assert "email.smtp.user and email.smtp.password" in getattr(outcomes[0], "error", "")
+    assert "535 5.7.8" in getattr(storable(outcomes[0]), "error", ""), "it was masked: it came behind `password:`"
     assert "geheim" not in as_json(outcomes[0])
     assert server.connections == 1
     assert "MAIL" not in server.commands

@@ -5,11 +5,13 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from psycopg import conninfo, sql
 from pydantic import SecretStr
 
 from ferryman.doctor import Check, Status, examine, kafka, postgres
 from ferryman.doctor.model import ok
 from ferryman.runtime.settings import Kafka, RegistrySettings, Settings
+from ferryman.testing import stack
 from ferryman.testing.receiver import Answer, Receiver
 
 
@@ -87,6 +89,24 @@ def test_a_user_without_the_role_is_told_the_grant(
         assert checks["postgresql.migrations"].status is Status.OK
     finally:
         ferryman_db.execute("DROP ROLE plain_user")
+
+
+@pytest.mark.parametrize(
+    "role", ["ferryman_courier", "ferryman_writer", "ferryman_consumer", "ferryman_relay", "ferryman_monitor"]
+)
+def test_login_with_the_role_of_its_process_alone_fails_no_check(
+    ferryman_db: psycopg.Connection[tuple[object, ...]], ferryman_database_url: str, role: str
+) -> None:
+    url = stack.login(ferryman_database_url, f"doctor_{role}", role)
+    login = str(conninfo.conninfo_to_dict(url)["user"])
+    try:
+        checks = found(settings(url))
+        assert [each for each in checks.values() if each.status is Status.FAILED] == []
+        assert checks["postgresql.privileges"].detail == f"{login} has {role}"
+        judged = Status.SKIPPED if role == "ferryman_courier" else Status.OK
+        assert checks["postgresql.server"].status is judged
+    finally:
+        ferryman_db.execute(sql.SQL("DROP OWNED BY {0}; DROP ROLE {0}").format(sql.Identifier(login)))
 
 
 @pytest.mark.parametrize(("seconds", "status"), [(0.2, Status.OK), (1.5, Status.WARNING), (3600, Status.FAILED)])

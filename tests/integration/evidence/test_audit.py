@@ -202,7 +202,7 @@ def test_payment_reported_as_failed_before_the_wallet_decided_has_its_time(town:
     payment, desk = town.asks(), town.desk
     with desk.db.transaction():
         early = Result(status="FAILED", reason="UNKNOWN")
-        tell(desk.db, payment.uuid, early, engine=desk.sagas, rules=desk.rules, headers={})
+        tell(desk.db, payment.uuid, early, rules=desk.rules, headers={})
     assert whats(town.audited()) == []
     town.ages(payment)
     assert whats(town.audited()) == [("no_ledger", payment.uuid)]

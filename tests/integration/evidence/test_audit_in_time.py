@@ -55,12 +55,27 @@ def test_literal_payments_are_in_order_once_they_are_told(town: Town) -> None:
     for each, status, reason in ((paid, "SUCCEEDED", None), (poor, "FAILED", "INSUFFICIENT_FUNDS")):
         with town.desk.db.transaction():
             result, desk = Result.model_validate({"status": status, "reason": reason}), town.desk
-            tell(desk.db, each.uuid, result, engine=desk.sagas, rules=desk.rules, headers={})
+            tell(desk.db, each.uuid, result, rules=desk.rules, headers={})
     town.ages(paid, poor, untold)
     books = town.audited()
     assert whats(books) == []
     assert books.counts["requests.PENDING"] == 1
     assert (books.counts["receipts.found"], books.counts["results.told"]) == (3, 2)
+
+
+def test_payment_that_was_told_before_its_result_came_is_looked_at_again(town: Town) -> None:
+    """Its result came too late to move it, and nothing is given back, since it SUCCEEDED."""
+    payment = town.asks()
+    town.consume(payment)
+    with town.desk.db.transaction():
+        result, desk = Result.model_validate({"status": "SUCCEEDED"}), town.desk
+        tell(desk.db, payment.uuid, result, rules=desk.rules, headers={})
+    town.answer(payment)
+    assert town.desk.stands(payment)[0] == "SUCCEEDED"
+    assert town.desk.db.execute("SELECT why FROM ferryman.saga_stray").fetchall() == [("LATE",)]
+    with damage(town.books.db):
+        town.books.db.execute("DELETE FROM wallet.ledger WHERE request_id = %s", (payment.uuid,))
+    assert ("success_without_deduction", payment.uuid) in whats(town.audited())
 
 
 def test_request_without_any_command_is_found_once_it_has_had_its_time(town: Town) -> None:

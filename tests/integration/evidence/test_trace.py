@@ -378,7 +378,7 @@ def test_literal_payment_is_told_from_its_own_outbox_to_the_wallets_answer(cross
     assert "told so by HTTP, once: it was not heard" in story.ending.why
     with crossing.desk.db.transaction():
         told_so, desk = Result(status="SUCCEEDED"), crossing.desk
-        service.tell(desk.db, payment.uuid, told_so, engine=desk.sagas, rules=desk.rules, headers={})
+        service.tell(desk.db, payment.uuid, told_so, rules=desk.rules, headers={})
     assert (crossing.story(payment).ending.now, crossing.story(payment).ending.next) == ("SUCCEEDED", None)
 
 

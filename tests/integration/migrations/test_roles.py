@@ -33,9 +33,12 @@ SELECT ferryman.outbox_append('t', 'k', 't', 'secret', idempotency_key => 'mine'
 INSERT INTO ferryman.outbox_audit (who, act, reason) VALUES ('ann', 'pause', 'r');
 INSERT INTO ferryman.outbox_paused (topic, who, reason) VALUES ('orders', 'ann', 'r');
 INSERT INTO ferryman.outbox_replay (who, reason, filter, last_position) VALUES ('ann', 'r', '{}', 0);
-INSERT INTO ferryman.described_paused (outbox, who, reason) VALUES ('hooks', 'ann', 'r');
+SELECT ferryman.bind('outbox', 'letters', 'ferryman_memos_worker');
+INSERT INTO ferryman.described_paused (outbox, who, reason)
+SELECT o, 'ann', 'r' FROM unnest('{hooks,letters,runner}'::text[]) o;
 SELECT runner.enqueue('t', 'k', '{}');
-INSERT INTO ferryman.outbox_attempt (outbox, row_id, began_at, outcome) VALUES ('hooks', '1', now(), 'lost');
+INSERT INTO ferryman.outbox_attempt (outbox, row_id, began_at, outcome)
+SELECT outbox, '1', now(), 'lost' FROM ferryman.described_paused;
 INSERT INTO ferryman.inbox (consumer, id, status, hash, type, topic, partition, "offset", results)
 SELECT c, gen_random_uuid(), 'HANDLED', '', 't', 't', 0, 0, '[["t", "k", "t", "c2VjcmV0", "{}", "00000000", null]]'
 FROM unnest('{wallet,payments,payments-fulfilments,shop}'::text[]) c;
@@ -77,6 +80,9 @@ PLACE_RECEIPT = (
 PLACE_STRAY = (
     "INSERT INTO ferryman.saga_stray (machine, message_id, saga_id, why, type, data) "
     "VALUES ('%s', gen_random_uuid(), gen_random_uuid(), 'LATE', 't', '{}')"
+)
+PLACE_ATTEMPT = (
+    "INSERT INTO ferryman.outbox_attempt (outbox, row_id, began_at, outcome) VALUES ('%s', '2', now(), 'delivered')"
 )
 AUDIT = "INSERT INTO ferryman.outbox_audit (who, act, reason, filter) VALUES ('ann', '%s', 'r', '%s')"
 
@@ -160,6 +166,29 @@ def machines(*names: str) -> list[str]:
     ]
 
 
+def outboxes(*names: str) -> list[str]:
+    """Return the acts on other described outboxes."""
+    return [
+        act
+        for name in names
+        for act in (
+            f"SELECT excerpt FROM ferryman.outbox_attempt WHERE outbox = '{name}'",
+            f"DELETE FROM ferryman.outbox_attempt WHERE outbox = '{name}'",
+            PLACE_ATTEMPT % name,
+            *pauses(name),
+            AUDIT % ("replay", f'{{"outbox": "{name}"}}'),
+            f"{BELONGS} DELETE FROM ferryman.outbox_attempt WHERE outbox = '{name}'",
+        )
+    ]
+
+
+def pauses(name: str) -> list[str]:
+    return [
+        f"DELETE FROM ferryman.described_paused WHERE outbox = '{name}'",
+        f"INSERT INTO ferryman.described_paused VALUES ('{name}', 'here', now(), 'ann', 'r')",
+    ]
+
+
 def unsigned(*tables: str) -> list[str]:
     """Return the acts that write a name without the login that it came from."""
     return [OWNS.format(table, SIGN[table]) for table in tables]
@@ -174,12 +203,14 @@ FORBIDDEN: dict[str, Sequence[str]] = {
     WRITER: (READ_ENTRY, READ_KEYS, MOVE, RECORD, DEDUCT, LOCK, SETTLE, *INBOX),
     RELAY: (MOVE, RECORD, DEDUCT, LOCK, SETTLE, READ_REFERENCE, APPEND % "k2", *INBOX,
             *unsigned("outbox_audit", "outbox_paused", "outbox_replay", "described_paused"), CHANGE_PAUSE,
+            *pauses("letters"),
             "UPDATE ferryman.outbox_paused SET who = 'bob'", "UPDATE ferryman.outbox_replay SET who = 'bob'"),
     COURIER: (READ_ENTRY, READ_KEYS, MOVE, RECORD, DEDUCT, LOCK, SETTLE, READ_REFERENCE, APPEND % "k2", *INBOX,
               *unsigned("described_paused"), CHANGE_PAUSE, CHANGE_ATTEMPT, AUDIT % ("replay", "{}"),
-              AUDIT % ("requeue", '{"outbox": "hooks"}'), "SELECT payload FROM runner.event_outbox"),
+              AUDIT % ("requeue", '{"outbox": "hooks"}'), "SELECT payload FROM runner.event_outbox",
+              *outboxes("letters", "runner")),
     RUNNER: (READ_ENTRY, READ_KEYS, MOVE, RECORD, DEDUCT, LOCK, SETTLE, READ_REFERENCE, APPEND % "k2", *INBOX,
-             *unsigned("described_paused"), CHANGE_PAUSE, CHANGE_ATTEMPT, AUDIT % ("replay", '{"outbox": "hooks"}'),
+             *unsigned("described_paused"), CHANGE_PAUSE, CHANGE_ATTEMPT, *outboxes("letters", "hooks"),
              "UPDATE runner.event_outbox SET payload = '[]'", "DELETE FROM runner.event_outbox",
              "SELECT runner.enqueue('t', 'k2', '{}')"),
     CONSUMER: (READ_ENTRY, READ_KEYS, MOVE, RECORD, DEDUCT, LOCK, SETTLE, READ_REFERENCE,
@@ -201,7 +232,7 @@ GRANT ALL ON SCHEMA ferryman, payments, wallet, runner TO {0};
 GRANT ALL ON ALL TABLES IN SCHEMA ferryman, payments, wallet, runner TO {0};
 GRANT ALL ON ALL FUNCTIONS IN SCHEMA ferryman, payments, wallet, runner TO {0};
 UPDATE ferryman.bound_name SET role = '{0}';
-GRANT ferryman_consumer TO {0};
+GRANT ferryman_consumer, ferryman_courier TO {0};
 ALTER TABLE ferryman.outbox_audit DISABLE ROW LEVEL SECURITY;
 ALTER TABLE ferryman.outbox_audit DISABLE TRIGGER signed;
 ALTER TABLE ferryman.outbox_paused DISABLE TRIGGER signed;

@@ -16,7 +16,6 @@ from ferryman.services.payments import requests
 from ferryman.services.payments.payments_settings import PaymentsSettings
 from ferryman.services.payments.requests import AnotherRequest, OutOfBounds
 from ferryman.services.payments.rules import Rules
-from ferryman.services.payments.service import consumers
 from ferryman.services.payments.store import Request, listed
 from support.paying import Desk, accepted, failed, refused, succeeded
 
@@ -256,7 +255,7 @@ def test_fulfilments_cannot_use_up_the_ids_of_the_wallets_results(desk: Desk) ->
     asked = desk.request()
     genuine = succeeded(asked)
     forged = replace(accepted(asked), id=genuine.id)
-    wallet, fulfilments = sorted(consumers(desk.sagas), key=lambda each: each.topics, reverse=True)
+    wallet, fulfilments = sorted(desk.rules.saga.consumers(), key=lambda each: each.topics, reverse=True)
     assert (wallet.topics, fulfilments.topics) == (("wallet.results",), ("fulfilments.results",))
     for consumer, result in ((fulfilments, forged), (wallet, genuine)):
         BatchTransaction(consumer, HandlerConnection(desk.db), [result]).run()

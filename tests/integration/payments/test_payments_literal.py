@@ -76,7 +76,7 @@ def test_the_literal_mode_publishes_no_results(desk: Desk, status: str) -> None:
     asked = desk.request()
     with desk.db.transaction():
         told = Result.model_validate({"status": status, "reason": "UNKNOWN"})
-        tell(desk.db, asked.uuid, told, engine=desk.sagas, rules=desk.rules, headers={})
+        tell(desk.db, asked.uuid, told, rules=desk.rules, headers={})
     assert desk.stands(asked)[0] == status
     assert desk.db.execute("SELECT count(*) FROM ferryman.outbox").fetchone() == (0,)
 

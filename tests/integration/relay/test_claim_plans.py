@@ -5,11 +5,17 @@ from typing import Any, NamedTuple
 
 import pytest
 from psycopg.sql import SQL
+from pydantic import SecretStr
 
+from ferryman import Courier
 from ferryman.relay.described.couriers import courier
 from ferryman.relay.described.table import Table
 from ferryman.runtime.postgres import Connection
 from ferryman.runtime.settings import Settings
+from ferryman.runtime.settings_email import Email
+from ferryman.runtime.settings_outbox import Outbox
+from ferryman.services.memos.memos_settings import MemosSettings
+from ferryman.services.memos.memos_settings import described as mails
 from ferryman.services.runner.runner_settings import RunnerSettings, described
 from support.hooks import HookTable
 
@@ -31,6 +37,15 @@ INSERT INTO runner.event_outbox
 SELECT 'file', gen_random_uuid(), '{"n": 1}', %(status)s, now() + make_interval(hours => %(hours)s),
        now() - make_interval(secs => n), CASE %(status)s WHEN 'DELIVERED' THEN now() END
 FROM generate_series(1, %(count)s) n
+"""
+
+MAILS = """
+WITH memo AS (
+    INSERT INTO memos.memos (memo_number_prefix, department_code, title)
+    SELECT 'HR', 'people', 'No. ' || n FROM generate_series(1, %s) n RETURNING id
+)
+INSERT INTO memos.email_outbox (memo_id, event_type, payload, recipient_email, notification_type)
+SELECT id, 'memo.created', '{"subject": "x", "body": "y"}', 'ann@example.com', 'MEMO_CREATED' FROM memo
 """
 
 
@@ -96,8 +111,32 @@ def test_claim_of_events_reads_none_that_are_not_due(
     settings = Settings.model_validate(
         {
             "database_url": ferryman_database_url,
-            "outbox": {"runner": described(RunnerSettings(url="http://runner"), 15)},
+            "outbox": {"runner": {**described(RunnerSettings(url="http://runner"), 15), "unsigned": True}},
         }
     )
     with courier("runner", settings).opened() as table:
         assert_cheap(ferryman_db, table, "claim", 16)
+
+
+def test_claim_of_mails_reads_few_of_those_that_one_transaction_wrote(
+    ferryman_database_url: str, ferryman_db: Connection
+) -> None:
+    """N12: all of them have the same time, so an order by their ids too would sort them all."""
+    ferryman_db.execute(MAILS, (MANY,))
+    ferryman_db.execute("VACUUM ANALYZE memos.email_outbox")
+    email = Email(provider="file", path="mails", sender="shop@example.com")
+    outbox = {"memos": Outbox.model_validate(mails(MemosSettings()))}
+    settings = Settings(database_url=SecretStr(ferryman_database_url), outbox=outbox, email=email)
+    with courier("memos", settings).opened() as table:
+        assert_cheap(ferryman_db, table, "claim", 16)
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["bounded contents", "contents of any size"])
+@pytest.mark.parametrize("name", ["claim", "claim_fair", *OF_LOST_ROWS])
+def test_claim_converts_each_content_once(hooks: HookTable, name: str, own: bool) -> None:
+    """Its size is compared with the bound, returned, and so is the content: a large jsonb takes long to convert."""
+    with hooks.courier(Courier("worker", outbox="hooks") if own else None) as turns:
+        plan = hooks.db.execute(SQL("EXPLAIN (VERBOSE)\n") + turns.table.statements[name], VALUES).fetchall()
+    conversions = [line for (line,) in plan if "convert_to" in line]
+    assert len(conversions) == 1
+    assert conversions[0].count("convert_to") == 1

@@ -6,8 +6,8 @@ import threading
 import time
 import tomllib
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import psycopg
@@ -31,17 +31,6 @@ from support.compose import ROOT
 from support.hooks import SECRET, HookTable
 from support.published import poll_until
 from support.rawhttp import RawServer, addresses, answers
-
-
-@pytest.fixture
-def hooks(ferryman_database_url: str, ferryman_db: Connection) -> HookTable:
-    return HookTable(ferryman_database_url, ferryman_db)
-
-
-@pytest.fixture
-def receiver() -> Iterator[Receiver]:
-    with Receiver() as running:
-        yield running
 
 
 def test_due_rows_are_posted_signed_and_settled_with_their_time(hooks: HookTable, receiver: Receiver) -> None:
@@ -488,6 +477,8 @@ def test_a_row_lost_too_often_is_given_up_and_reported(hooks: HookTable, receive
     own = Courier("worker", outbox="hooks")
     ends: list[Any] = []
     own.settled(lambda _, ended: ends.extend(ended))
+    labels = {"source": "hooks", "topic": "http"}
+    given_up = REGISTRY.get_sample_value("ferryman_relay_failed_total", labels) or 0.0
     hooks.write(receiver.url)
     with hooks.courier(own) as turns:
         turns.table.claim(1)
@@ -499,6 +490,7 @@ def test_a_row_lost_too_often_is_given_up_and_reported(hooks: HookTable, receive
     [(status, attempts, _)] = hooks.rows()
     assert (status, attempts) == ("DEAD", 3)
     assert [(end.delivered, end.code) for end in ends] == [(False, "WORKER_LOST")]
+    assert REGISTRY.get_sample_value("ferryman_relay_failed_total", labels) == given_up + 1
     assert not receiver.requests
 
 
@@ -530,7 +522,7 @@ def test_a_failure_ends_a_row_that_is_sent_once(hooks: HookTable, receiver: Rece
     ("break_it", "mends"),
     [
         ("DROP TABLE shop.hooks", "CREATE TABLE shop.hooks"),
-        ("ALTER TABLE shop.hooks DROP COLUMN destination", "ADD COLUMN destination text NOT NULL;"),
+        ("ALTER TABLE shop.hooks DROP COLUMN payload", "ADD COLUMN payload jsonb;"),
     ],
 )  # fmt: skip
 def test_table_that_a_courier_cannot_use_is_refused_with_the_ddl_that_mends_it(
@@ -651,7 +643,7 @@ def test_after_work_a_courier_looks_again_soon(hooks: HookTable, receiver: Recei
     """`poll_seconds` is for quiet times: the second row is written while the courier rests."""
     hooks.described |= {"poll_seconds": 60}
     hooks.write(receiver.url)
-    with running(hooks):
+    with hooks.running():
         poll_until(lambda: hooks.rows() == [("SENT", 0, None)], "the first row")
         hooks.write(receiver.url)
         poll_until(lambda: len(receiver.requests) == 2, "the second row")
@@ -668,7 +660,7 @@ def test_a_backlog_that_takes_long_to_count_delays_no_row(
         return []
 
     monkeypatch.setattr(Table, "backlog", count)
-    with running(hooks):
+    with hooks.running():
         assert counting.wait(20)
         hooks.write(receiver.url)
         poll_until(lambda: hooks.rows() == [("SENT", 0, None)], "the row")
@@ -684,18 +676,6 @@ def test_a_bug_in_the_housekeeping_ends_the_service(hooks: HookTable, monkeypatc
     with pytest.raises(KeyError):
         courier("hooks", hooks.settings).run(life)
     assert life.stopping.is_set()
-
-
-@contextmanager
-def running(hooks: HookTable) -> Iterator[None]:
-    """Run the courier as `ferryman run` does."""
-    life = Life("hooks")
-    thread = threading.Thread(target=courier("hooks", hooks.settings).run, args=(life,), daemon=True)
-    thread.start()
-    yield
-    life.stopping.set()
-    thread.join(10)
-    assert not thread.is_alive()
 
 
 def test_no_more_sends_begin_in_a_second_than_the_outbox_says(hooks: HookTable, receiver: Receiver) -> None:

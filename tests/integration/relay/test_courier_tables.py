@@ -1,20 +1,25 @@
 """Tables with unusual columns and values: a bad row costs no other, and a table that cannot work is refused."""
 
 import json
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Sequence
 from typing import Any
 
 import psycopg
 import pytest
+from standardwebhooks.webhooks import Webhook
+from structlog.testing import capture_logs
 
 from ferryman import Courier, Post, Refused
 from ferryman.channels.outcome import Code
 from ferryman.cli.app import run
+from ferryman.relay.described.couriers import courier, drain
 from ferryman.relay.described.rows import Claimed
-from ferryman.runtime.errors import Misconfigured
+from ferryman.runtime.errors import Misconfigured, Transient
+from ferryman.runtime.life import Life
 from ferryman.testing.receiver import Answer, Receiver
 from support.describing import Memos
-from support.hooks import HookTable
+from support.hooks import SECRET, HookTable
 from support.published import poll_until
 from support.topics import create
 
@@ -25,12 +30,6 @@ UNREADABLE = {"digits": "repeat('1', 5000)::jsonb", "nested": "(repeat('[', 3000
 @pytest.fixture
 def hooks(ferryman_database_url: str, ferryman_db: Database) -> HookTable:
     return HookTable(ferryman_database_url, ferryman_db)
-
-
-@pytest.fixture
-def receiver() -> Iterator[Receiver]:
-    with Receiver() as running:
-        yield running
 
 
 def refused(hooks: HookTable) -> str:
@@ -45,9 +44,8 @@ def refused(hooks: HookTable) -> str:
 
 def told(hooks: HookTable, monkeypatch: pytest.MonkeyPatch) -> None:
     """Describe the outbox to commands in this process."""
-    described = hooks.settings.outbox["hooks"].model_dump(mode="json", exclude_unset=True, exclude={"secrets"})
     monkeypatch.setenv("FERRYMAN_DATABASE_URL", hooks.url)
-    monkeypatch.setenv("FERRYMAN_OUTBOX", json.dumps({"hooks": described}))
+    monkeypatch.setenv("FERRYMAN_OUTBOX", json.dumps({"hooks": hooks.description}))
 
 
 @pytest.mark.parametrize("value", UNREADABLE.values(), ids=UNREADABLE)
@@ -196,3 +194,41 @@ def test_infinite_times_are_shown(
             assert run(["outbox", *command, "--outbox", "hooks", *form]) == 0
             words = capsys.readouterr().out.replace('"', " ").split()
             assert {"infinity", "-infinity"} <= set(words)
+
+
+def test_table_that_does_not_fit_is_told_once_by_the_service(hooks: HookTable) -> None:
+    """The housekeeping, which retries for ever, does not speak before it or beside it."""
+    hooks.db.execute("ALTER TABLE shop.hooks DROP COLUMN error")
+    service = courier("hooks", hooks.settings)
+    with capture_logs() as logs, pytest.raises(Misconfigured, match="error"):
+        service.run(Life("hooks"))
+    assert logs == []
+
+
+def test_request_has_a_signature_and_a_token_if_both_are_set(hooks: HookTable, receiver: Receiver) -> None:
+    hooks.described |= {"bearer": "the-token"}
+    hooks.write(receiver.url)
+    with hooks.courier() as turns:
+        assert turns.until_quiet() == 1
+    [request] = receiver.requests
+    assert request.headers["authorization"] == "Bearer the-token"
+    assert Webhook(SECRET).verify(request.body, dict(request.headers))
+
+
+def test_drain_says_that_the_table_refuses_and_what_shows_why(hooks: HookTable, receiver: Receiver) -> None:
+    hooks.db.execute("ALTER TABLE shop.hooks ADD CONSTRAINT known CHECK (status IN ('PENDING', 'SENT'))")
+    hooks.write(receiver.url)
+    with pytest.raises(Transient, match="known") as refused:
+        drain(courier("hooks", hooks.settings), threading.Event())
+    assert refused.value.setting == "outbox.hooks.table"
+    assert "ferryman outbox check" in (refused.value.remedy or "")
+
+
+def test_stats_of_due_rows_without_the_time_of_their_writing(
+    hooks: HookTable, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hooks.write("http://h/")
+    hooks.db.execute("ALTER TABLE shop.hooks DROP COLUMN created_at")
+    told(hooks, monkeypatch)
+    assert run(["outbox", "stats", "--outbox", "hooks"]) == 0
+    assert "1 row due\n" in capsys.readouterr().out

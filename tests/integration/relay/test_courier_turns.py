@@ -2,30 +2,20 @@
 
 import threading
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from ferryman.relay.admin.described_rows import open_rows, statistics
 from ferryman.relay.described.couriers import courier
 from ferryman.relay.described.table import Table
+from ferryman.relay.described.way_out import Room
+from ferryman.runtime.desk import Act, Desk, change_pause
 from ferryman.runtime.errors import Unreachable
 from ferryman.runtime.life import Life
-from ferryman.runtime.postgres import Connection
 from ferryman.testing.receiver import Answer, Receiver
 from support.hooks import HookTable
 from support.published import poll_until
-
-
-@pytest.fixture
-def hooks(ferryman_database_url: str, ferryman_db: Connection) -> HookTable:
-    return HookTable(ferryman_database_url, ferryman_db)
-
-
-@pytest.fixture
-def receiver() -> Iterator[Receiver]:
-    with Receiver() as running:
-        yield running
 
 
 @pytest.mark.parametrize("limit", [3, 1])
@@ -46,6 +36,27 @@ def test_a_row_under_way_is_not_lost_when_its_lease_expires(hooks: HookTable, re
         assert turns.until_quiet() == 1
     assert (hooks.rows(), len(receiver.requests)) == ([("SENT", 0, None)], 1)
     assert hooks.attempts() == [("delivered", None)]
+
+
+@pytest.mark.parametrize("together", [True, False], ids=["one url", "own destinations"])
+def test_row_under_way_that_is_set_back_by_sql_is_sent_once(
+    hooks: HookTable, receiver: Receiver, *, together: bool
+) -> None:
+    """N2: it is due by its status, and was claimed and sent again; the end of its first send then ended the process."""
+    answered = threading.Event()
+    receiver.answer = lambda _: (answered.wait(10), Answer(200))[1]
+    hooks.described |= {"url": receiver.url} if together else {}
+    hooks.http |= {"timeout_seconds": 10}
+    hooks.write(receiver.url)
+    with hooks.courier() as turns:
+        while not receiver.requests:
+            turns.run_once()
+        hooks.db.execute("UPDATE shop.hooks SET status = 'PENDING', attempts = 0, error = NULL")
+        turns.run_once()
+        assert turns.service.way.under_way == 1
+        answered.set()
+        assert turns.until_quiet() == 1
+    assert ([status for status, *_ in hooks.rows()], len(receiver.requests)) == (["SENT"], 1)
 
 
 def test_rows_that_were_lost_keep_to_the_slots_of_their_destination(hooks: HookTable, receiver: Receiver) -> None:
@@ -87,6 +98,36 @@ def test_a_due_row_waits_for_one_row_that_was_lost_twice(hooks: HookTable, recei
     assert [request.path for request in receiver.requests].index("/well") == 1
     assert [status for status, *_ in hooks.rows()] == ["PENDING"] * 5 + ["SENT"] * 2
     assert len(receiver.requests) == 7
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_rows_of_a_paused_destination_are_not_taken_over(hooks: HookTable, receiver: Receiver, times: int) -> None:
+    """This holds for rows that were lost once, and for those that were lost twice running."""
+    hooks.write(receiver.url + "/paused", receiver.url)
+    with hooks.courier() as turns:
+        turns.table.claim(2)
+        for _ in range(times - 1):
+            hooks.expire()
+            assert len(turns.table.claim_lost(2)) == 2
+        hooks.expire()
+        desk, act = Desk(hooks.db, hooks.settings.database), Act("ann", "theirs is down")
+        change_pause(desk, "pause", "outbox", "hooks", act, destination=receiver.url + "/paused")
+        for sent in (1, 0):
+            turns.service.lost_at = 0.0
+            assert turns.until_quiet() == sent
+    assert [(request.path) for request in receiver.requests] == ["/"]
+    assert [status for status, *_ in hooks.rows()] == ["SENDING", "SENT"]
+
+
+def test_claims_with_little_room_go_on_behind_the_last_destination(hooks: HookTable) -> None:
+    """N10: else the rows of the first destination would keep all others from their turn."""
+    hooks.write(*["a"] * 9, *["b"] * 3, "c")
+    with hooks.courier() as turns:
+        claimed, after = [], None
+        for _ in range(4):
+            rows, after = turns.table.claim_fair(Room(2, each=2), after)
+            claimed.append(([row.destination for row in rows], after))
+    assert claimed == [(["a", "a"], "a"), (["b", "b"], "b"), (["c"], None), (["a", "a"], "a")]
 
 
 def test_a_stop_as_the_connection_breaks_settles_what_was_sent(hooks: HookTable, receiver: Receiver) -> None:
@@ -142,6 +183,18 @@ def test_old_attempts_are_deleted_while_the_count_of_the_backlog_fails(
     with service.opened() as table, pytest.raises(Unreachable):
         service.housekeeping.run_once(table)
     assert hooks.attempts() == []
+
+
+def test_a_process_with_its_housekeeping_counts_as_one_courier(hooks: HookTable) -> None:
+    connected = (
+        "SELECT count(*) FROM pg_stat_activity "
+        "WHERE application_name ~ '^ferryman .*outbox hooks' AND datname = current_database()"
+    )
+    rows = open_rows(Desk(hooks.db, hooks.settings.database), "hooks", "hooks", hooks.settings.outbox["hooks"])
+    with hooks.running():
+        poll_until(lambda: hooks.db.execute(connected).fetchone() == (2,), "both connections")
+        assert statistics(rows)["couriers"] == 1
+    poll_until(lambda: statistics(rows)["couriers"] == 0, "the end of the connections")
 
 
 @pytest.mark.parametrize("created", ["-infinity", "infinity"])

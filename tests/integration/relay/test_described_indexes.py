@@ -3,24 +3,19 @@
 import json
 from typing import Any
 
+import psycopg
 import pytest
 from structlog.testing import capture_logs
 
 from ferryman.cli.app import run
-from ferryman.relay.admin.described_rows import examine
+from ferryman.relay.admin.table_check import examine
 from ferryman.relay.described.layout import fit, look
 from ferryman.relay.described.statements import compiled
-from ferryman.runtime.errors import Exit
-from ferryman.runtime.postgres import Connection
+from ferryman.runtime.errors import Exit, Misconfigured
 from support.hooks import HookTable
 
 PENDING, SENDING = "status = 'PENDING'", "status = 'SENDING'"
 CLAIM, LOST = "leads from destination to destination", "being sent"
-
-
-@pytest.fixture
-def hooks(ferryman_database_url: str, ferryman_db: Connection) -> HookTable:
-    return HookTable(ferryman_database_url, ferryman_db)
 
 
 def index(hooks: HookTable, *definitions: str) -> None:
@@ -69,7 +64,14 @@ def test_indexes_are_judged_by_their_columns_and_predicates(
     [
         {},
         {"words": {"pending": ["PENDING", "FAILED"], "done": "SENT", "dead": "DEAD"}},
-        {"channel": "kafka", "topic": "hooks", "type": "t", "columns": {"key": "destination"}, "order": "key"},
+        {
+            "channel": "kafka",
+            "secrets": [],
+            "topic": "hooks",
+            "type": "t",
+            "columns": {"key": "destination"},
+            "order": "key",
+        },
     ],
 )
 def test_the_indexes_that_check_names_serve_the_plan_of_a_claim(hooks: HookTable, described: dict[str, Any]) -> None:
@@ -104,12 +106,12 @@ def test_the_indexes_that_check_names_serve_the_plan_of_a_claim(hooks: HookTable
 def test_check_prints_a_line_and_the_mending_ddl_for_each_flaw(
     hooks: HookTable, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    described = hooks.settings.outbox["hooks"].model_dump(mode="json", exclude_unset=True, exclude={"secrets"})
     monkeypatch.setenv("FERRYMAN_DATABASE_URL", hooks.url)
-    monkeypatch.setenv("FERRYMAN_OUTBOX", json.dumps({"hooks": described}))
+    monkeypatch.setenv("FERRYMAN_OUTBOX", json.dumps({"hooks": hooks.description}))
     hooks.db.execute(
         "ALTER TABLE shop.hooks DROP COLUMN error, ALTER COLUMN attempts TYPE text, DROP COLUMN claimed_at"
     )
+    hooks.write("http://h/")
     for exit_code in (Exit.FAILURE, Exit.FAILURE, Exit.OK):
         capsys.readouterr()
         assert run(["outbox", "check", "hooks", "--json"]) == exit_code
@@ -122,6 +124,81 @@ def test_check_prints_a_line_and_the_mending_ddl_for_each_flaw(
     assert run(["outbox", "check", "hooks"]) == Exit.FAILURE
     assert "CREATE TABLE shop.hooks" in capsys.readouterr().out
     assert run(["outbox", "check", "nothing"]) == Exit.CONFIGURATION
+
+
+@pytest.mark.parametrize(
+    ("constraint", "refused"),
+    [
+        ("status IN ('PENDING', 'SENT', 'DEAD', 'THEIRS')", "SENDING"),
+        ("status = ANY (ARRAY['PENDING', 'SENDING'])", "SENT, DEAD"),
+        ("status IN ('PENDING', 'SENDING', 'SENT', 'DEAD')", None),
+        ("status IS NULL OR length(status) <= 7", None),
+        ("status <> 'SENT' OR done_at IS NOT NULL", None),
+    ],
+)
+def test_constraint_that_refuses_a_word_is_a_flaw_and_its_ddl_keeps_what_it_allows(
+    hooks: HookTable, constraint: str, refused: str | None
+) -> None:
+    hooks.write("http://h/")
+    hooks.db.execute(f'ALTER TABLE shop.hooks ADD CONSTRAINT "Known" CHECK ({constraint})'.encode())
+    found = examine(hooks.db, "hooks", hooks.settings.outbox["hooks"])
+    assert [flaw.why for flaw in found] == (
+        [f"the constraint Known of shop.hooks refuses {refused} as a status"] if refused else []
+    )
+    for flaw in found:
+        hooks.db.execute(flaw.ddl.encode())
+    assert examine(hooks.db, "hooks", hooks.settings.outbox["hooks"]) == []
+    if "THEIRS" in constraint:
+        hooks.db.execute("UPDATE shop.hooks SET status = 'THEIRS'")
+    if refused:
+        with pytest.raises(psycopg.errors.CheckViolation):
+            hooks.db.execute("UPDATE shop.hooks SET status = 'OTHER'")
+
+
+def test_domain_that_lacks_a_word_is_a_flaw(hooks: HookTable) -> None:
+    hooks.db.execute("CREATE DOMAIN shop.state AS text CONSTRAINT known CHECK (VALUE IN ('PENDING', 'SENT'))")
+    index(hooks)
+    hooks.db.execute("ALTER TABLE shop.hooks ALTER status DROP DEFAULT, ALTER status TYPE shop.state")
+    outbox = hooks.settings.outbox["hooks"]
+    [flaw] = examine(hooks.db, "hooks", outbox)
+    hooks.db.execute(flaw.ddl.encode())
+    assert all("CREATE INDEX" in each.ddl for each in examine(hooks.db, "hooks", outbox))
+
+
+def test_everything_that_check_says_of_a_table_that_is_missing_makes_one_that_fits(hooks: HookTable) -> None:
+    hooks.described |= {"table": "new_shop.hooks"}
+    outbox = hooks.settings.outbox["hooks"]
+    for _ in range(2):  # the table, then its indexes
+        for flaw in examine(hooks.db, "hooks", outbox):
+            hooks.db.execute(flaw.ddl.encode())
+    assert examine(hooks.db, "hooks", outbox) == []
+    hooks.db.execute("INSERT INTO new_shop.hooks (destination, payload) VALUES ('http://h/', '{}')")
+
+
+@pytest.mark.parametrize("table", ["hooks", "shop.hook", "shop.Hooks"])
+def test_table_with_nearly_this_name_is_suggested(hooks: HookTable, table: str) -> None:
+    hooks.described |= {"table": table}
+    [flaw] = examine(hooks.db, "hooks", hooks.settings.outbox["hooks"])
+    assert flaw.why == f"there is no table {table}; did you mean shop.hooks?"
+
+
+def test_check_finds_a_database_that_is_not_migrated(hooks: HookTable) -> None:
+    hooks.db.execute("DROP SCHEMA ferryman CASCADE")
+    with pytest.raises(Misconfigured, match="engine"):
+        examine(hooks.db, "hooks", hooks.settings.outbox["hooks"])
+
+
+@pytest.mark.parametrize(
+    "described",
+    [{"secrets": []}, {"secrets": [], "channel": "no_module:Pigeon"}, {"lease": {"seconds": 40}}],
+)
+def test_check_refuses_what_a_start_would_refuse(
+    hooks: HookTable, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], described: dict[str, Any]
+) -> None:
+    monkeypatch.setenv("FERRYMAN_DATABASE_URL", hooks.url)
+    monkeypatch.setenv("FERRYMAN_OUTBOX", json.dumps({"hooks": hooks.description | described}))
+    assert run(["outbox", "check", "hooks"]) == Exit.CONFIGURATION
+    assert "[setting outbox.hooks." in capsys.readouterr().err
 
 
 def test_a_start_warns_once_of_a_missing_index(hooks: HookTable) -> None:

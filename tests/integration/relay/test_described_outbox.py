@@ -289,7 +289,7 @@ def test_role_that_may_not_change_the_table_gets_the_missing_grants(memos: Memos
     try:
         with psycopg.connect(memos.url, autocommit=True) as connection:
             connection.execute("SET ROLE memo_relay")
-            with pytest.raises(Misconfigured, match=r"GRANT UPDATE \(retry_count\) ON shop\.memos TO memo_relay;"):
+            with pytest.raises(Misconfigured, match=r"GRANT UPDATE \(retry_count, .*\) ON shop\.memos TO memo_relay;"):
                 opened(memos, connection)
     finally:
         memos.db.execute("DROP OWNED BY memo_relay; DROP ROLE memo_relay")
@@ -322,10 +322,10 @@ def test_a_paused_outbox_or_topic_is_not_claimed_from(memos: Memos) -> None:
         assert [status for status, *_ in memos.rows()] == ["PENDING", "PENDING", "SENT"]
         change_pause(desk, "pause", "outbox", "memos", act, destination=WHOLE_OUTBOX)
         change_pause(desk, "resume", "outbox", "memos", act, destination=memos.topic)
-        relay.outbox.held_at = 0.0
+        relay.outbox.held.next_at = 0.0
         assert relay.run_once().quiet
         change_pause(desk, "resume", "outbox", "memos", act, destination=WHOLE_OUTBOX)
-        relay.outbox.held_at = 0.0
+        relay.outbox.held.next_at = 0.0
         assert relay.run_once().published == 2
 
 

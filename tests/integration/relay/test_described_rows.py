@@ -2,20 +2,21 @@
 
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
 from typing import Any
 from uuid import UUID, uuid4
 
 import psycopg
 import pytest
-from psycopg import conninfo, sql
+from psycopg import conninfo
 
 from ferryman.cli.app import run
 from ferryman.relay.admin import described_rows
-from ferryman.runtime.errors import Exit
+from ferryman.relay.described.statements import IN_DOUBT
+from ferryman.runtime.errors import Exit, Misconfigured
 from ferryman.runtime.postgres import Connection
-from ferryman.testing import stack
 from ferryman.testing.receiver import Answer, Receiver
 from support.hooks import HookTable
 from support.published import poll_until
@@ -25,24 +26,12 @@ BECAUSE = ("--yes", "--reason", "asked for")
 
 
 @pytest.fixture
-def hooks(ferryman_database_url: str, ferryman_db: Connection) -> HookTable:
-    return HookTable(ferryman_database_url, ferryman_db)
-
-
-@pytest.fixture
-def receiver() -> Iterator[Receiver]:
-    with Receiver() as running:
-        yield running
-
-
-@pytest.fixture
 def ask(hooks: HookTable, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Ask:
     """Run a command with --json in this process, and return its answer."""
 
     def asked(line: str, *more: str, exit_code: int = 0, url: str = hooks.url) -> Any:
-        described = hooks.settings.outbox["hooks"].model_dump(mode="json", exclude_unset=True, exclude={"secrets"})
         monkeypatch.setenv("FERRYMAN_DATABASE_URL", url)
-        monkeypatch.setenv("FERRYMAN_OUTBOX", json.dumps({"hooks": described}))
+        monkeypatch.setenv("FERRYMAN_OUTBOX", json.dumps({"hooks": hooks.description}))
         capsys.readouterr()
         assert run([*line.split(), *more, "--json"]) == exit_code, capsys.readouterr()
         return json.loads(capsys.readouterr().out or "null")
@@ -61,20 +50,6 @@ def said(ask: Ask, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
         return capsys.readouterr().out
 
     return printed
-
-
-@pytest.fixture
-def login(ferryman_db: Connection, ferryman_database_url: str) -> Iterator[Callable[..., str]]:
-    made: list[str] = []
-
-    def make(*roles: str) -> str:
-        url = stack.login(ferryman_database_url, f"test_{uuid4().hex[:8]}", *roles)
-        made.append(str(conninfo.conninfo_to_dict(url)["user"]))
-        return url
-
-    yield make
-    for user in made:
-        ferryman_db.execute(sql.SQL("DROP OWNED BY {0}; DROP ROLE {0}").format(sql.Identifier(user)))
 
 
 def put(hooks: HookTable, identity: UUID, status: str, attempts: int = 0, error: str | None = None, **age: str) -> None:
@@ -100,6 +75,12 @@ def states(hooks: HookTable) -> dict[str, str]:
     put(hooks, ids["delivered"], "SENT", 0, claimed="-1 h")
     put(hooks, ids["other"], "DRAFT")
     return {state: str(identity) for state, identity in ids.items()}
+
+
+@pytest.mark.usefixtures("states")
+def test_only_rows_that_wait_have_a_next_attempt(ask: Ask) -> None:
+    waiting = {each["state"] for each in ask("outbox list --outbox hooks")["rows"] if each["next_attempt_at"]}
+    assert waiting == {"pending", "retrying"}
 
 
 def test_show_tells_every_attempt_and_replay_sends_a_failed_row_again(
@@ -199,6 +180,23 @@ def test_replay_of_many_takes_each_once_in_chunks(hooks: HookTable, ask: Ask, mo
     assert audited == [(2, chosen), (2, chosen), (1, chosen)]
 
 
+@pytest.mark.parametrize(("act", "status"), [("replay", "DEAD"), ("discard", "PENDING")])
+def test_act_by_hand_leaves_a_row_that_is_delivered_meanwhile(
+    hooks: HookTable, ask: Ask, act: str, status: str
+) -> None:
+    """N7: the act waits for the lock of whoever settles the row, and looks at the row again."""
+    [identity] = hooks.write("http://one/")
+    put(hooks, identity, status)
+    waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+    with ThreadPoolExecutor() as threads:
+        with psycopg.connect(hooks.url) as settling:
+            settling.execute("UPDATE shop.hooks SET status = 'SENT'")
+            acting = threads.submit(ask, f"outbox {act} --outbox hooks --status {status}", *BECAUSE)
+            poll_until(lambda: hooks.db.execute(waits).fetchone() == (1,), "the lock")
+        assert acting.result(20)["rows"] == 0
+    assert hooks.rows()[0][0] == "SENT"
+
+
 def test_discard_ends_rows_that_are_not_being_sent(hooks: HookTable, states: dict[str, str], ask: Ask) -> None:
     wanted = [states[state] for state in described_rows.DISCARDABLE]
     assert ask("outbox discard --outbox hooks", *wanted)["by_state"] == dict.fromkeys(described_rows.DISCARDABLE, 1)
@@ -217,6 +215,14 @@ def test_discard_needs_a_word_for_rows_that_are_given_up(hooks: HookTable, ask: 
     assert "outbox.hooks.words.dead" in refused["error"]["remedy"]
 
 
+def test_one_row_is_told_as_one(hooks: HookTable, said: Callable[..., str]) -> None:
+    [identity] = hooks.write("http://one/")
+    assert "would discard 1 row (1 pending)" in said("outbox discard --outbox hooks", str(identity))
+    assert said("outbox discard --outbox hooks", str(identity), *BECAUSE).startswith("1 row discarded")
+    assert "no row is pending" in said("outbox stats --outbox hooks")
+    assert said("outbox replay --outbox hooks", str(identity), *BECAUSE).startswith("1 row due now")
+
+
 def test_without_words_for_claimed_and_dead_the_states_follow_from_error_and_attempts(
     hooks: HookTable, ask: Ask
 ) -> None:
@@ -225,9 +231,11 @@ def test_without_words_for_claimed_and_dead_the_states_follow_from_error_and_att
     put(hooks, failed, "PENDING", 3, "503")
     with hooks.courier() as courier:
         assert len(courier.table.claim(10)) == 1
-    assert [each["state"] for each in ask("outbox list --outbox hooks")["rows"]] == ["sending", "failed"]
+    listed = ask("outbox list --outbox hooks")["rows"]
+    assert [(each["state"], each["error"]) for each in listed] == [("sending", None), ("failed", "503")]
     hooks.expire()
-    assert ask("outbox show --outbox hooks", str(claimed))["state"] == "lost"
+    lost = ask("outbox show --outbox hooks", str(claimed))
+    assert (lost["state"], lost["error"]) == ("lost", IN_DOUBT)
     assert ask("outbox replay --outbox hooks", str(failed), *BECAUSE)["rows"] == 1
     assert hooks.rows()[1] == ("PENDING", 0, None)
 
@@ -244,7 +252,7 @@ def test_couriers_follow_a_pause_while_rows_under_way_end(
         assert ask("pause --outbox hooks --reason moving")["changed"]
         assert not ask("pause --outbox hooks")["changed"]
         hooks.db.execute("UPDATE shop.hooks SET next_attempt_at = now()")
-        courier.service.held_at = 0.0
+        courier.service.held.next_at = 0.0
         courier.run_once()
         let_go.set()
         assert courier.until_quiet() == 1
@@ -255,7 +263,7 @@ def test_couriers_follow_a_pause_while_rows_under_way_end(
 
         ask("pause --outbox hooks --destination", receiver.url, "--reason", "theirs is down")
         assert ask("resume --outbox hooks")["changed"]
-        courier.service.held_at = 0.0
+        courier.service.held.next_at = 0.0
         assert courier.until_quiet() == 1
         assert [status for status, *_ in hooks.rows()] == ["SENT", "PENDING", "SENT"]
         shown = ask("outbox show --outbox hooks", second)
@@ -264,14 +272,14 @@ def test_couriers_follow_a_pause_while_rows_under_way_end(
         assert [act["act"] for act in ask("outbox show --outbox hooks", third)["audit"]] == ["resume", "pause"]
 
         assert ask("resume --outbox hooks --destination", receiver.url)["paused"] == []
-        courier.service.held_at = 0.0
+        courier.service.held.next_at = 0.0
         assert courier.until_quiet() == 1
 
 
 def test_a_pause_is_followed_and_ends(hooks: HookTable, receiver: Receiver, ask: Ask) -> None:
     with hooks.courier() as courier:
         ask("pause --outbox hooks --reason moving")
-        poll_until(lambda: courier.run_once() is not None and courier.service.paused, "the pause")
+        poll_until(lambda: courier.run_once() is not None and courier.service.held.paused, "the pause")
         hooks.write(receiver.url)
         courier.run_once()
         assert receiver.requests == []
@@ -308,6 +316,10 @@ def test_monitors_look_and_couriers_act(hooks: HookTable, states: dict[str, str]
         refused = ask(line, states["failed"], url=monitor, exit_code=Exit.CONFIGURATION)
         assert "GRANT ferryman_courier" in refused["error"]["remedy"]
     ask("pause --outbox hooks", url=monitor, exit_code=Exit.CONFIGURATION)
+    assert len(ask("outbox list --outbox hooks", url=courier)["rows"]) == 9
+    assert ask("outbox stats --outbox hooks", url=courier)["failed"] == 1
+    refused = ask("outbox show --outbox hooks", states["failed"], url=courier, exit_code=Exit.CONFIGURATION)
+    assert "GRANT ferryman_monitor" in refused["error"]["remedy"]
     assert ask("outbox replay --outbox hooks", states["failed"], *BECAUSE, url=courier)["rows"] == 1
     assert ask("pause --outbox hooks", url=courier)["changed"]
     assert ask("resume --outbox hooks", url=courier)["changed"]
@@ -317,12 +329,34 @@ def test_monitors_look_and_couriers_act(hooks: HookTable, states: dict[str, str]
         db.execute("INSERT INTO ferryman.outbox_audit (who, act, reason) VALUES ('me', 'replay', 'the journal')")
 
 
+def test_outbox_that_is_bound_to_a_role_is_delivered_and_paused_by_it_alone(
+    hooks: HookTable, receiver: Receiver, ask: Ask, login: Any
+) -> None:
+    own, other = login(), login("ferryman_courier")
+    role = conninfo.conninfo_to_dict(own)["user"]
+    hooks.db.execute("SELECT ferryman.bind('outbox', 'hooks', %s::text::regrole)", (role,))
+    hooks.db.execute(f"GRANT USAGE ON SCHEMA shop TO ferryman_courier, {role}")
+    hooks.db.execute(f"GRANT SELECT, UPDATE ON shop.hooks TO ferryman_courier, {role}")
+    [identity] = map(str, hooks.write(receiver.url))
+    for line in ("pause", f"outbox discard {identity} --yes --reason r"):
+        refused = ask(f"{line} --outbox hooks", url=other, exit_code=Exit.CONFIGURATION)
+        assert f"GRANT {role} TO" in refused["error"]["remedy"]
+    hooks.url = other
+    with pytest.raises(Misconfigured, match=f"is bound to the role {role}"), hooks.courier():
+        pass
+    hooks.url = own
+    with hooks.courier() as courier:
+        assert courier.until_quiet() == 1
+    for verb in ("pause", "resume"):
+        assert ask(f"{verb} --outbox hooks", url=own)["changed"]
+    assert hooks.attempts() == [("delivered", None)]
+
+
 def test_a_courier_that_describes_its_table_itself_is_named_as_it_is_run(
     hooks: HookTable, states: dict[str, str], ask: Ask, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    described = hooks.settings.outbox["hooks"].model_dump(mode="json", exclude_unset=True, exclude={"secrets"})
     (tmp_path / "shop_of_rows.py").write_text(
-        f"from ferryman import Courier\nown = Courier('own', outbox={described!r})\n"
+        f"from ferryman import Courier\nown = Courier('own', outbox={hooks.description!r})\n"
     )
     monkeypatch.chdir(tmp_path)
     shown = ask("outbox show --outbox shop_of_rows:own", states["failed"])
@@ -344,3 +378,18 @@ def test_the_dispatchers_role_is_enough_to_operate_its_outbox(
     assert ask("resume --outbox runner", url=runner)["changed"]
     assert ask("outbox show --outbox runner", event, url=monitor)["state"] == "pending"
     assert not ask("outbox check runner", url=monitor, exit_code=Exit.FAILURE)["fits"]
+
+
+def test_login_that_may_not_use_the_schema_gets_every_grant_from_check(
+    hooks: HookTable, ask: Ask, login: Callable[..., str]
+) -> None:
+    courier = login()
+    remedy = ask("outbox check hooks", url=courier, exit_code=Exit.CONFIGURATION)["error"]["remedy"]
+    hooks.db.execute(remedy[remedy.index("GRANT") :].encode())
+    flaws = ask("outbox check hooks", url=courier, exit_code=Exit.FAILURE)["flaws"]
+    assert [flaw["ddl"].partition(" ON ")[0].split(" (")[0] for flaw in flaws] == [
+        "GRANT SELECT", "GRANT UPDATE", f"GRANT ferryman_courier TO {conninfo.conninfo_to_dict(courier)['user']};"
+    ]  # fmt: skip
+    for flaw in flaws:
+        hooks.db.execute(flaw["ddl"].encode())
+    assert ask("outbox check hooks", url=courier)["fits"]

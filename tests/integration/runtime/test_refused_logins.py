@@ -185,3 +185,48 @@ def test_the_doctor_fails_for_an_outbox_that_is_bound_to_another_kafka_cluster(
     assert ferryman_db.execute("SELECT kafka_cluster FROM ferryman.outbox_state").fetchone() == (None,)
     ferryman_db.execute("UPDATE ferryman.outbox_state SET kafka_cluster = 'theirs'")
     assert checks(settings)["postgresql.cluster"].status is Status.FAILED
+
+
+@pytest.mark.parametrize(
+    ("command", "roles"),
+    [
+        ("stats --outbox memos", ("ferryman_monitor", "ferryman_memos_worker")),
+        ("show 1f0db1ec-0000-4000-8000-000000000000 --outbox memos", ("ferryman_memos_worker", "ferryman_monitor")),
+        ("replay --status FAILED --outbox memos", ("ferryman_monitor", "ferryman_memos_worker")),
+        (
+            "resolve memos --id 1f0db1ec-0000-4000-8000-000000000000 --sent --reason r",
+            ("ferryman_monitor", "ferryman_memos_worker"),
+        ),
+    ],
+)
+def test_a_command_on_the_mails_of_memos_names_the_role_that_it_needs(
+    ferryman_db: Database, login: Login, refused: Refused, monkeypatch: pytest.MonkeyPatch, *, command: str,
+    roles: tuple[str, str],
+) -> None:  # fmt: skip
+    """The monitor's role may not read the addresses of mails, and is not that of couriers of other outboxes."""
+    monkeypatch.setenv("FERRYMAN_EMAIL__PROVIDER", "file")
+    memo = "INSERT INTO memos.memos (memo_number_prefix, department_code, title) VALUES ('HR', 'd', 't') RETURNING id"
+    ferryman_db.execute(
+        f"WITH memo AS ({memo}) INSERT INTO memos.email_outbox (id, memo_id, event_type, payload, recipient_email, "
+        "notification_type) SELECT '1f0db1ec-0000-4000-8000-000000000000', id, 'memo.created', '{}', 'a@b.c', 'M' "
+        "FROM memo"
+    )
+    has, needs = roles
+    url = login("operator", has)
+    found = refused(url, "outbox", *command.split())
+    assert found["remedy"].startswith(f"GRANT {needs} TO {user_of(url)}")
+
+
+def test_a_login_that_may_not_connect_is_told_why(
+    ferryman_db: Database, login: Login, refused: Refused, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Not that PostgreSQL is away: somebody would look for a server that runs."""
+    url = login("clerk", "ferryman_monitor")
+    user = sql.Identifier(user_of(url))
+    ferryman_db.execute(sql.SQL("ALTER ROLE {} CONNECTION LIMIT 0").format(user))
+    monkeypatch.setenv("FERRYMAN_DATABASE_URL", url)
+    assert run(["outbox", "stats", "--json"]) == Exit.UNREACHABLE
+    assert "CONNECTION LIMIT" in json.loads(capsys.readouterr().out)["error"]["remedy"]
+    ferryman_db.execute(sql.SQL("ALTER ROLE {} NOLOGIN CONNECTION LIMIT -1").format(user))
+    assert refused(url, "outbox", "stats")["remedy"].endswith("LOGIN")

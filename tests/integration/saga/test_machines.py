@@ -13,9 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ferryman.runtime.system import load
+from ferryman.saga.answers import Key
 from ferryman.saga.guards import check
 from ferryman.saga.machine import Machine
-from ferryman.saga.moves import Key
 from ferryman.services import systems
 from ferryman.testing import stack
 from support.deliveries import DELIVERY, JOB, TABLES

@@ -8,15 +8,15 @@ import psycopg
 import pytest
 from structlog.testing import capture_logs
 
-from ferryman import Misconfigured
+from ferryman import Go, Misconfigured
 from ferryman.runtime.life import Life
 from ferryman.runtime.settings import Settings
+from ferryman.saga.answers import Answer
 from ferryman.saga.guards import check, guards
 from ferryman.saga.machine import State
-from ferryman.saga.moves import Move
 from ferryman.saga.store import Moved, SagaStore
 from ferryman.saga.timeouts import DueLoop
-from support.deliveries import DELIVERY, TABLES, Delivery, on_due, result, sagas, table_of
+from support.deliveries import DELIVERY, TABLES, Delivery, declared, on_due, result, sagas, table_of
 
 Database = psycopg.Connection[tuple[Any, ...]]
 
@@ -70,18 +70,19 @@ def test_results_and_timeouts_move_a_saga_to_its_end(db: Database) -> None:
 def test_many_results_of_a_saga_that_stays_are_one_statement(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     """N12: the guards look at transitions, and a saga that stays makes none."""
     statements: list[int] = []
-    engine, move = sagas(), SagaStore.move
+    staying = declared(on_failed=lambda saga, _: Go(saga.state, set={"attempt": saga.attempt + 1}, due=60.0))
+    engine, move = staying.engine, SagaStore.move
 
     def counted(store: SagaStore, connection: Database, moved: Sequence[Moved]) -> int:
         statements.append(len(moved))
         return move(store, connection, moved)
 
     monkeypatch.setattr(SagaStore, "move", counted)
-    monkeypatch.setattr(engine, "_on_result", lambda saga, _: Move(saga.state, (), 60.0, saga.attempt + 1))
     counting, other = begun(db), begun(db)
+    late(db)
     with db.transaction():
         engine.apply(db, [*(result("failed", counting) for _ in range(500)), result("failed", other)])
-    assert statements == [2]
+    assert statements == [2, 2]
     assert (stands(db, counting)[1], stands(db, other)[1]) == (500, 1)
 
 
@@ -93,7 +94,7 @@ def test_state_may_be_an_enum_of_the_tables_schema(ferryman_db: Database) -> Non
     db.execute(table_of(machine) + guards(machine))
     check(db, machine)
     good, bad = begun(db), begun(db)
-    engine = sagas(machine=machine)
+    engine = sagas(state_type=machine.state_type)
     with db.transaction():
         assert len(engine.due(db)) == 2
         engine.apply(db, [result("succeeded", good), result("failed", bad, error_code="HTTP_500")])
@@ -155,10 +156,10 @@ def test_one_that_cannot_be_moved_stops_no_other(db: Database) -> None:
     """N10: neither a failing rule nor a refusal of the database stops the others; both sagas are tried again later."""
     buggy, refused, fine = begun(db), begun(db), begun(db)
 
-    def on_due(saga: Delivery) -> Move:
+    def on_due(saga: Delivery) -> Answer:
         if saga.id == buggy:
             raise KeyError("nothing that it needs")
-        return Move("InProgress", (), 300.0, 2**40 if saga.id == refused else 0)
+        return Go("InProgress", set={"attempt": 2**40 if saga.id == refused else 0}, due=300.0)
 
     loop = DueLoop(sagas(on_due), Settings())
     with capture_logs() as logs:

@@ -12,9 +12,11 @@ from pydantic import SecretStr
 from ferryman import Message, append
 from ferryman.runtime.errors import Unreachable
 from ferryman.runtime.settings import Settings
+from ferryman.saga.ddl import table
 from ferryman.saga.listening import ParticipantOutbox
 from ferryman.saga.timeouts import DueLoop
 from ferryman.testing import stack
+from support import orders
 from support.deliveries import TABLES, sagas
 
 Database = psycopg.Connection[tuple[Any, ...]]
@@ -85,7 +87,7 @@ def test_time_stands_still_while_commands_wait_to_be_published(db: Database, loo
 
 
 def test_time_stands_still_while_a_topic_of_commands_is_parked(db: Database, loop: DueLoop) -> None:
-    loop.sagas.participants["webhooks.jobs"] = "worker"
+    loop.sagas.saga.participants["webhooks.jobs"] = "worker"
     db.execute(PARKED, ("webhooks.jobs",))
     db.execute(ASKED, ("0 s", "0 s"))
     assert loop.turn(db) == 0
@@ -93,8 +95,24 @@ def test_time_stands_still_while_a_topic_of_commands_is_parked(db: Database, loo
     assert loop.turn(db) == 1
 
 
+def test_time_stands_still_while_the_sagas_own_commands_are_parked(ferryman_db: Database) -> None:
+    """No participant has to be named for that."""
+    saga = orders.declared()
+    ferryman_db.execute(table(saga))
+    with ferryman_db.transaction():
+        saga.start(ferryman_db, orders.Order(uuid4(), "book", 1))
+    loop = DueLoop(saga.engine, Settings())
+    assert loop.turn(ferryman_db) == 0
+    ferryman_db.execute("DELETE FROM ferryman.outbox")
+    ferryman_db.execute(PARKED, ("shop.commands",))
+    ferryman_db.execute("UPDATE shop.orders SET due_at = now()")
+    assert loop.turn(ferryman_db) == 0
+    ferryman_db.execute("DELETE FROM ferryman.outbox_parked_topic")
+    assert loop.turn(ferryman_db) == 1
+
+
 def test_time_counts_while_only_other_topics_are_parked(db: Database, loop: DueLoop) -> None:
-    loop.sagas.participants["webhooks.jobs"] = "worker"
+    loop.sagas.saga.participants["webhooks.jobs"] = "worker"
     db.execute(PARKED, ("others",))
     db.execute(ASKED, ("0 s", "0 s"))
     assert loop.turn(db) == 1

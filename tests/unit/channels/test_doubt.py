@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ferryman.channels.email.doubt import Ask, Hold, Send, Wait, decide, decide_absent
+from ferryman.channels.email.doubt import Ask, Hold, Risk, Send, Wait, decide, decide_absent
 from ferryman.channels.model import Doubt
 
 HOUR = 3600.0
@@ -28,8 +28,11 @@ def test_mail_without_doubt_is_sent(window: float, can_find: bool, setting: str)
         *[(w, False, 0.0, s, Send()) for w, s in product(WINDOWS[1:], ("hold", "resend"))],
         (23 * HOUR, False, 23 * HOUR - 1, "hold", Send()),
         # Outside it, the settings decide.
-        (23 * HOUR, False, 23 * HOUR, "hold", Hold()), (23 * HOUR, False, 23 * HOUR, "resend", Send()),
-        (0.0, False, 0.0, "hold", Hold()), (0.0, False, 0.0, "resend", Send()),
+        (23 * HOUR, False, 23 * HOUR, "hold", Hold()), (23 * HOUR, False, 23 * HOUR, "resend", Risk()),
+        (0.0, False, 0.0, "hold", Hold()), (0.0, False, 0.0, "resend", Risk()),
+        # The database's clock went back.
+        (0.0, False, -HOUR, "hold", Hold()), (0.0, False, -HOUR, "resend", Risk()),
+        (23 * HOUR, False, -HOUR, "hold", Send()),
     ],
 )  # fmt: skip
 def test_mail_in_doubt(window: float, can_find: bool, age: float, setting: str, step: object) -> None:

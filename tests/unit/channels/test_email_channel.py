@@ -1,6 +1,7 @@
 """The e-mail channel sends a mail unless it may have arrived, and says which setting is missing."""
 
 import asyncio
+import json
 import math
 import sys
 from dataclasses import dataclass, field
@@ -15,9 +16,10 @@ from ferryman.channels.email.mail import Letter, sender_of
 from ferryman.channels.email.provider import Absent, CannotTell, Found
 from ferryman.channels.model import Doubt, Mail
 from ferryman.channels.outcome import Code, Delivered, Held, Outcome, Rejected, Retry, Unavailable, Unknown
+from ferryman.cli import config
 from ferryman.cli.app import EXTRAS
 from ferryman.runtime.errors import Misconfigured
-from ferryman.runtime.settings_email import Email
+from ferryman.runtime.settings_email import Email, Smtp
 from ferryman.runtime.settings_http import Http
 
 LOST = Unknown("lost", Code.CONNECTION_LOST)
@@ -135,6 +137,9 @@ def made(**settings: Any) -> EmailChannel:
         ({"provider": "smtp", "sender": "a@b.c, d@e.f"}, "email.sender"),
         ({"provider": "file", "sender": "a@b.c"}, "email.path"),
         ({"provider": "resend", "sender": "a@b.c"}, "email.resend.key"),
+        ({"provider": "smtp", "sender": "a@b.c", "smtp": Smtp()}, "email.smtp.host"),
+        ({"provider": "smtp", "sender": "a@b.c", "smtp": Smtp(host="h", user="u")}, "email.smtp.password"),
+        ({"provider": "smtp", "sender": "a@b.c", "smtp": Smtp(host="h", password="p")}, "email.smtp.user"),
     ],
 )  # fmt: skip
 def test_missing_setting_is_named(settings: dict[str, Any], named: str) -> None:
@@ -144,12 +149,26 @@ def test_missing_setting_is_named(settings: dict[str, Any], named: str) -> None:
     assert refused.value.remedy
 
 
+@pytest.mark.parametrize("provider", ["smtp", "resend", "file"])
+def test_settings_without_the_secrets_of_the_provider_are_read(provider: str) -> None:
+    """`outbox show` and `migrate` read the same ferryman.toml, and are not given the password of the mail server."""
+    assert Email(provider=provider, smtp={"user": "u"}).provider == provider
+
+
+def test_config_check_finds_what_a_worker_would_refuse(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in (("PROVIDER", "smtp"), ("SENDER", "a@b.c"), ("SMTP__HOST", "h"), ("SMTP__USER", "u")):
+        monkeypatch.setenv(f"FERRYMAN_EMAIL__{name}", value)
+    assert config.check.main(["--json"], standalone_mode=False) == 3
+    assert [each["setting"] for each in json.loads(capsys.readouterr().out)["problems"]] == ["email.smtp.password"]
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"provider": "smtp", "sender": "a@b.c"}, {"provider": "resend", "sender": "a@b.c"}, {"provider": "sendgrid"},
-        {"provider": "file", "sender": "a@b.c"}, {"provider": "file", "path": "mails"}, {"smtp": {"user": "u"}},
-        {"smtp": {"tls": "maybe"}}, {"resend": {"url": "https://u:p@api.resend.com"}}, {"max_bytes": 0},
+        {"provider": "sendgrid"}, {"smtp": {"tls": "maybe"}}, {"resend": {"url": "https://u:p@api.resend.com"}},
+        {"max_bytes": 0},
     ],
 )  # fmt: skip
 def test_setting_that_makes_no_sense_is_refused(wrong: dict[str, Any]) -> None:

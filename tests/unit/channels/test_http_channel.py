@@ -1,5 +1,6 @@
 """The parts of the HTTP channel that need no server: failures without an answer, kept origins, the extra, settings."""
 
+import asyncio
 import errno
 import socket
 import sys
@@ -12,9 +13,10 @@ from pydantic import ValidationError
 from yarl import URL
 
 from ferryman.channels.http import http_channel
-from ferryman.channels.http.client import KeptOrigins
+from ferryman.channels.http.client import HttpAnswer, HttpChannel, KeptOrigins
 from ferryman.channels.http.failure import is_before_any_answer, no_answer
-from ferryman.channels.outcome import Code, Rejected, Retry, Unavailable
+from ferryman.channels.model import Post
+from ferryman.channels.outcome import Code, Outcome, Rejected, Retry, Unavailable
 from ferryman.cli.app import EXTRAS
 from ferryman.runtime.errors import Misconfigured
 from ferryman.runtime.settings_http import Http
@@ -62,6 +64,25 @@ def test_second_try_is_only_for_a_connection_that_said_nothing() -> None:
     assert is_before_any_answer(aiohttp.ClientOSError(errno.ECONNRESET, "x"))
     assert not is_before_any_answer(aiohttp.ServerDisconnectedError(began))
     assert not is_before_any_answer(aiohttp.ClientConnectorError(PLACE, OSError(errno.ECONNREFUSED, "x")))
+
+
+class EchoChannel(HttpChannel):
+    """A channel whose receiver answers 401 with these words."""
+
+    words = b""
+
+    async def ask(self, item: Post, method: str = "POST") -> HttpAnswer | Outcome:
+        return HttpAnswer(401, body=bytearray(self.words))
+
+
+@pytest.mark.parametrize("secret", ["geheim-7", "geheim.8"])
+def test_excerpt_of_an_answer_hides_the_secrets_and_the_token_of_its_request(secret: str) -> None:
+    """N14: also where no word before it says what it is."""
+    channel = EchoChannel(Http())
+    channel.words = f"unknown: {secret} (as given)".encode()
+    post = Post("http://here", b"", "an-id", secrets=("geheim.8",), bearer="geheim-7")
+    outcome: Any = asyncio.run(channel.send(post))
+    assert outcome.excerpt == "unknown: *** (as given)"
 
 
 def test_connections_are_kept_to_the_origins_of_the_last_seconds() -> None:

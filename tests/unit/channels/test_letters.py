@@ -10,8 +10,8 @@ from aiosmtplib.email import quote_address
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from ferryman.channels.email.mail import InvalidMail, Letter, address_of, letter_of, sender_of, told
-from ferryman.channels.model import Mail
+from ferryman.channels.email.mail import Letter, address_of, letter_of, sender_of, told
+from ferryman.channels.model import InvalidMail, Mail
 from ferryman.channels.outcome import Code, Rejected
 
 AT = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)

@@ -1,19 +1,16 @@
 """The meaning of each answer of Resend's API, and of none."""
 
-from itertools import product
-
 import pytest
 
 from ferryman.channels.email.mail import Letter, address_of, sender_of
-from ferryman.channels.email.provider import GotThrough
 from ferryman.channels.email.resend import ResendAnswer, outcome_of
-from ferryman.channels.outcome import Code, Delivered, Held, Outcome, Rejected, Retry, Unavailable, Unknown
+from ferryman.channels.outcome import Code, Delivered, Held, Outcome, Rejected, Retry, Unavailable, storable
 
 LETTER = Letter("k", sender_of("shop@example.com"), address_of("ann@example.com"), "Order 7", "Dear Ann")
 
 
-def meant(answer: ResendAnswer | Outcome, *, others: bool = False) -> Outcome:
-    return outcome_of(answer, LETTER, others_get_through=others)
+def meant(answer: ResendAnswer | Outcome) -> Outcome:
+    return outcome_of(answer, LETTER)
 
 
 def answer(status: int, name: str = "", after: float | None = None) -> ResendAnswer:
@@ -41,12 +38,10 @@ def answer(status: int, name: str = "", after: float | None = None) -> ResendAns
     ],
 )  # fmt: skip
 def test_answer_means(status: int, name: str, kind: type[Outcome], code: Code) -> None:
-    """Neither depends on what became of other mails."""
-    for others in (True, False):
-        found = meant(answer(status, name), others=others)
-        assert (type(found), getattr(found, "code", None)) == (kind, code)
-        assert "ann@example.com" not in getattr(found, "error", ""), "N14"
-        assert not getattr(found, "in_doubt", False)
+    found = meant(answer(status, name))
+    assert (type(found), getattr(found, "code", None)) == (kind, code)
+    assert "ann@example.com" not in getattr(found, "error", ""), "N14"
+    assert not getattr(found, "in_doubt", False)
 
 
 @pytest.mark.parametrize(("status", "setting"), [
@@ -56,6 +51,14 @@ def test_answer_about_a_setting_names_it(status: int, setting: str) -> None:
     found = meant(answer(status))
     assert isinstance(found, Unavailable)
     assert setting in found.error
+
+
+def test_words_about_a_refused_key_are_shown() -> None:
+    """They have the form of a secret with its name, `api_key: ...`, and were masked."""
+    refused = ResendAnswer(403, {"name": "invalid_api_key", "message": "API key is invalid"})
+    found = storable(meant(refused))
+    assert isinstance(found, Unavailable)
+    assert "API key is invalid" in found.error
 
 
 def test_mail_is_delivered_with_the_id_that_resend_gives_it() -> None:
@@ -85,23 +88,12 @@ def test_outage_after_the_provider_had_the_mail_uses_up_nothing_and_leaves_doubt
     assert found.in_doubt
 
 
-@pytest.mark.parametrize("failure", FAILURES)
-def test_failure_while_other_mails_get_through_counts_for_this_one(failure: ResendAnswer | Outcome) -> None:
-    """N8: retries are bounded, so a mail that alone makes the provider fail ends."""
-    assert isinstance(meant(failure, others=True), Unknown)
-
-
 @pytest.mark.parametrize(
-    ("code", "others"),
-    [
-        *product(
-            (Code.NAME_NOT_RESOLVED, Code.CONNECTION_FAILED, Code.CONNECTION_TIMED_OUT, Code.TLS_FAILED), (True, False)
-        )
-    ],
+    "code", [Code.NAME_NOT_RESOLVED, Code.CONNECTION_FAILED, Code.CONNECTION_TIMED_OUT, Code.TLS_FAILED]
 )
-def test_provider_that_is_not_reached_leaves_no_doubt(code: Code, others: bool) -> None:
+def test_provider_that_is_not_reached_leaves_no_doubt(code: Code) -> None:
     for why in (Retry("x", code), Unavailable("x", code)):
-        found = meant(why, others=others)
+        found = meant(why)
         assert isinstance(found, Unavailable)
         assert not found.in_doubt
 
@@ -112,13 +104,3 @@ def test_request_that_cannot_be_made_is_the_mails_or_a_settings_failure() -> Non
     found = meant(Rejected("the URL is not valid", Code.URL_INVALID))
     assert isinstance(found, Unavailable)
     assert "email.resend.url" in found.error
-
-
-def test_mails_get_through_lately_for_a_minute() -> None:
-    now = [0.0]
-    through = GotThrough(lambda: now[0])
-    assert not through.lately()
-    through.note()
-    assert through.lately()
-    now[0] = 60.0
-    assert not through.lately()

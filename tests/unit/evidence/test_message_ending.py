@@ -30,7 +30,7 @@ AMO_GONE = frozenset([("amo", "orders")])
 def receipt(at: float = 30, **changes: Any) -> InboxReceipt:
     given: dict[str, Any] = {
         "id": ID, "type": "order.seen", "topic": "orders", "partition": 0, "offset": 7, "status": "HANDLED",
-        "outcome": "DONE", "reason": None, "error": None, "received_at": NOON + timedelta(milliseconds=at),
+        "outcome": "DONE", "reason": None, "error": None, "at": NOON + timedelta(milliseconds=at),
     }  # fmt: skip
     return InboxReceipt(**(given | changes))
 

@@ -60,7 +60,7 @@ def entry(identity: UUID, kind: str, at: float, status: str = "PUBLISHED", **mor
 def receipt(identity: UUID, kind: str, at: float, **changes: Any) -> InboxReceipt:
     given: dict[str, Any] = {
         "id": identity, "type": kind, "topic": "payments.commands", "partition": 2, "offset": 7, "status": "HANDLED",
-        "outcome": "DONE", "reason": None, "error": None, "received_at": after(at),
+        "outcome": "DONE", "reason": None, "error": None, "at": after(at),
     }  # fmt: skip
     return InboxReceipt(**(given | changes))
 

@@ -1,5 +1,6 @@
 """Described outboxes without a database: decisions on rows, and requirements on the table."""
 
+import re
 from datetime import UTC, datetime
 from typing import Any
 
@@ -7,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from ferryman.channels.outcome import Delivered, Rejected, Retry, Unavailable, Unknown
-from ferryman.relay.described.layout import Layout, LiveColumn, LiveTable, fit
+from ferryman.relay.described.layout import Layout, LiveColumn, LiveTable, fit, flaws
 from ferryman.relay.described.rows import Claimed, RowEnd, released, settling
 from ferryman.relay.described.statements import compiled
 from ferryman.runtime.errors import Misconfigured
@@ -61,6 +62,14 @@ def test_outages_count_where_the_description_says_so(outcome: Any) -> None:
     assert settling(counting, row(4), outcome).end is RowEnd.FAILED
     assert settling(counting, row(5), outcome).end is RowEnd.GIVEN_UP
     assert settling(counting, row(5), None).end is RowEnd.RELEASED
+
+
+@pytest.mark.parametrize("why", [Unknown("away"), Unavailable("away", in_doubt=True)])
+def test_last_attempt_of_a_mail_that_leaves_doubt_is_left_to_a_person(why: Any) -> None:
+    """N3: also where outages count."""
+    mails = outbox(channel="email", words={**WORDS, "dead": "DEAD"}, retry={"count_outages": True})
+    assert settling(mails, row(5), why)[1:4] == (RowEnd.GIVEN_UP, "DEAD", "in doubt: away")
+    assert settling(mails, row(5), Retry("busy"))[1:4] == (RowEnd.GIVEN_UP, "DEAD", "busy")
 
 
 def test_wait_after_a_failure_doubles() -> None:
@@ -127,8 +136,72 @@ def test_topic_for_all_rows_needs_no_column() -> None:
     columns = {name: column for name, column in LIVE.columns.items() if name not in ("topic", "type")}
     layout = fit("orders", outbox(topic="orders", type="order.placed"), LiveTable(columns, LIVE.unique))
     assert not layout.has("topic")
-    with pytest.raises(Misconfigured, match=r"ADD COLUMN topic text NOT NULL; .*ADD COLUMN type text NOT NULL;"):
+    with pytest.raises(Misconfigured, match=r"ADD COLUMN topic text; .*ADD COLUMN type text;"):
         fit("orders", outbox(), LiveTable(columns, LIVE.unique))
+
+
+@pytest.mark.parametrize(
+    ("described", "why"),
+    [
+        ({"retry": {"jitter": 0.2}}, "next_attempt_at: retry.jitter needs it"),
+        ({"order": "key"}, 'created_at: order = "key" needs it'),
+        (
+            {"columns": {"reference": "their_id"}, "channel": "http", "url": "http://h/", "unsigned": True},
+            "their_id: columns.reference",
+        ),
+        ({"channel": "http", "unsigned": True}, "destination: columns.destination can name another, or url"),
+        ({"lease": {"column": "leased_at"}}, "leased_at: lease.column"),
+        ({"columns": {"error": "why"}}, "why: columns.error names it"),
+    ],
+)
+def test_missing_column_is_told_with_the_setting_that_needs_it(described: dict[str, Any], why: str) -> None:
+    [flaw] = flaws(outbox(**described), LIVE)
+    assert flaw.why.startswith(f"there is no column {why}")
+    with pytest.raises(Misconfigured) as refused:
+        fit("orders", outbox(**described), LIVE)
+    assert why in refused.value.message
+
+
+def test_missing_columns_are_added_so_that_rows_that_are_there_can_have_them() -> None:
+    """PostgreSQL refuses a new column that is NOT NULL and has no default, if there are rows."""
+    mends = [flaw.ddl for flaw in flaws(outbox(order="key"), LiveTable({"nr": LiveColumn("integer")}))]
+    assert any("ADD COLUMN id uuid NOT NULL UNIQUE DEFAULT" in mend for mend in mends)
+    assert all("DEFAULT" in mend for mend in mends if "NOT NULL" in mend)
+
+
+def test_new_table_for_http_has_no_column_that_http_does_not_need() -> None:
+    [flaw] = flaws(outbox(channel="http", unsigned=True), None)
+    names = re.findall(r"[(,] ?(\w+) ", flaw.ddl)
+    assert set(names) == {
+        "id", "destination", "payload", "status", "attempts", "error", "claimed_at", "created_at", "next_attempt_at",
+        "done_at",
+    }  # fmt: skip
+    [flaw] = flaws(outbox(channel="http", unsigned=True, columns={"type": "kind"}), None, has_schema=False)
+    assert flaw.ddl.startswith("CREATE SCHEMA shop; CREATE TABLE shop.orders (")
+    assert "kind text NOT NULL" in flaw.ddl
+
+
+def test_column_with_the_usual_name_of_another_role_keeps_its_own_role_alone() -> None:
+    """Else the answer of a mail provider would be written over the key."""
+    columns = {**LIVE.columns, "reference": LiveColumn("text"), "destination": LiveColumn("text", nullable=False)}
+    table = LiveTable(columns, LIVE.unique)
+    assert fit("orders", outbox(channel="http"), table).columns["reference"] == "reference"
+    layout = fit("orders", outbox(channel="http", columns={"key": "reference"}), table)
+    assert layout.columns["key"] == "reference"
+    assert not layout.has("reference")
+
+
+def test_lease_may_be_the_time_of_the_next_attempt() -> None:
+    outbox(lease={"column": "next_attempt_at"}, columns={"next_attempt_at": "next_attempt_at"})
+
+
+def test_rights_that_lack_are_one_grant_each() -> None:
+    columns = {name: each._replace(readable=False, changeable=False) for name, each in LIVE.columns.items()}
+    found = flaws(outbox(), LiveTable(columns, LIVE.unique, "hooks_login"))
+    assert [flaw.ddl for flaw in found] == [
+        "GRANT SELECT ON shop.orders TO hooks_login;",
+        "GRANT UPDATE (status, attempts, error, claimed_at) ON shop.orders TO hooks_login;",
+    ]
 
 
 def test_names_that_need_quotes_have_them() -> None:
@@ -150,6 +223,10 @@ def test_names_that_need_quotes_have_them() -> None:
         {"words": {"pending": [], "done": "DONE"}},
         {"words": {"pending": ["DONE"], "done": "DONE"}},
         {"channel": "pigeon"},
+        {"columns": {"payload": "status"}},
+        {"columns": {"done_at": "attempts"}},
+        {"columns": {"key": "claimed_at"}},
+        {"columns": {"reference": "key", "key": "key"}},
         {"lease": {"seconds": 1}},
     ],
 )

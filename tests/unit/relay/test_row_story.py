@@ -10,7 +10,8 @@ from ferryman.relay.admin.row_story import RowFacts, explain
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 ROW: dict[str, Any] = {
     "id": "7", "destination": "https://one/", "status": "WORD", "state": "pending", "attempts": 0, "error": None,
-    "claimed_at": None, "lease_until": None, "next_attempt_at": None, "done_at": None, "lost_before": False, "now": NOW,
+    "claimed_at": None, "lease_until": None, "created_at": None,
+    "next_attempt_at": None, "done_at": None, "lost_before": False, "now": NOW,
 }  # fmt: skip
 CLAIMED = {"claimed_at": NOW - timedelta(seconds=20), "lease_until": NOW + timedelta(seconds=40), "attempts": 1}
 FAILED = {"attempts": 3, "error": "the answer was 500"}
@@ -62,6 +63,14 @@ def test_a_waiting_row_says_what_holds_it_up(state: str, known: dict[str, Any], 
     story = explain(facts({"state": state, **CLAIMED}, **known))
     assert said in story.reason
     assert story.next == command
+
+
+@pytest.mark.parametrize(("state", "held"), [("pending", True), ("retrying", True), ("lost", False)])
+def test_overdue_row_may_be_held_by_the_couriers_function(state: str, held: bool) -> None:
+    row = {"state": state, **CLAIMED, "created_at": NOW - timedelta(minutes=2)}
+    assert ("`held`" in explain(facts(row)).reason) is held
+    assert "`held`" not in explain(facts(row | {"next_attempt_at": NOW - timedelta(seconds=5)})).reason
+    assert "`held`" not in explain(facts(row, by_kafka=True)).reason
 
 
 def test_a_pause_of_another_destination_holds_nothing_up() -> None:

@@ -36,6 +36,9 @@ def test_a_secret_inside_text_is_masked(text: str) -> None:
         "set it to postgresql://user:password@host:port/name",
         "http://host:8080/path",
         "a=b",
+        "a bearer token is one word of ASCII",
+        "give a bearer token, or use basic authentication",
+        "known bearer tokens: two",
     ],
 )
 def test_text_without_a_secret_is_not_changed(text: str) -> None:
@@ -71,6 +74,10 @@ def test_values_are_masked_through_nesting() -> None:
         'Invalid header value "Basic s3 s3cret\ns3cret"',
         "the scheme is Bearer Basic s3cret",
         "secret: Bearer token: s3cret",
+        "Authorization: Bearer token-s3cret",
+        "Authorization: Bearer token.s3cret",
+        "Authorization: Bearer token:s3cret",
+        "Authorization: Basic auths3cret",
     ],
 )
 def test_nothing_of_a_secret_remains(text: str) -> None:
@@ -98,6 +105,7 @@ NASTY = [
     "x", "a.a.a.", "a://", "a://u:", "://u:p", "secret", "secret ", 'token"  ', "secret=", "password='",
     "password='\"", "Bearer ", "Bearer\n", "Bearer x\n ", "'Bearer x", "'Bearer x\"Basic ", "Basic  ", " ", "\n",
     "x:\n", "Bearer x: ",
+    "Bearer token ", "Bearer token",
 ]  # fmt: skip
 
 

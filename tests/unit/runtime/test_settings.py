@@ -12,6 +12,11 @@ from ferryman.runtime.settings import Settings
 from ferryman.runtime.sources import BadSettings, load, plain
 
 HERE = "FERRYMAN_CONFIG"
+WRONG_URLS = (
+    "", "geheim", "http://geheim example/", "http://geheim:0/", "http://geheim:70000", "http://geheim:abc/",
+    "http://geheim..example/", "http://-geheim/", "http://256.1.1.1/geheim", "http://[::geheim]/", "http://u:geheim@h/",
+)  # fmt: skip
+WRONG_TOKENS = ("", "geheim ü", "geheim\\n", "geheim\\r\\nx: y", "Bearer geheim")
 
 
 def toml(folder: Path, text: str) -> Path:
@@ -118,6 +123,87 @@ def test_kubernetes_variables_about_a_service_are_ignored(theirs: dict[str, str]
 )
 def test_what_is_wrong_in_the_file_is_named(tmp_path: Path, text: str, said: str) -> None:
     assert said in problems({}, toml(tmp_path, text))[0]
+
+
+OUTBOX = "[outbox.hooks]\ntable = 'shop.hooks'\nchannel = 'http'\n"
+RUNNER = "[runner]\nauth = 'bearer'\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "setting"),
+    [
+        *((f"{OUTBOX}url = '{url}'", "outbox.hooks.url") for url in WRONG_URLS),
+        *((f"[runner]\nurl = '{url}'", "runner.url") for url in WRONG_URLS),
+        *((f'{OUTBOX}bearer = "{token}"', "outbox.hooks.bearer") for token in WRONG_TOKENS),
+        *((f'{RUNNER}secret = "{token}"', "runner.secret") for token in WRONG_TOKENS),
+        (f'{OUTBOX}secrets = ["good", "whsec_geheim!"]', "outbox.hooks.secrets.1"),
+        (f'{OUTBOX}secrets = ["geheim\\n"]', "outbox.hooks.secrets.0"),
+        ("[runner]\nsecret = 'whsec_geheim!'", "runner.secret"),
+        ("[runner]\nauth = 'basic'", "runner.auth"),
+        ("[email.resend]\nurl = 'http://api.example/geheim'", "email.resend.url"),
+    ],
+)
+def test_invalid_endpoint_is_refused_without_being_shown(tmp_path: Path, text: str, setting: str) -> None:
+    with pytest.raises(BadSettings) as caught:
+        load({}, toml(tmp_path, text), settings_class())
+    [problem] = caught.value.problems
+    assert problem.setting == setting
+    assert problem.remedy or setting in ("runner.auth", "email.resend.url")
+    assert "geheim" not in str(problem)
+
+
+def test_bearer_beside_signatures_is_accepted_and_unsigned_beside_either_is_not(tmp_path: Path) -> None:
+    both = OUTBOX + "secrets = ['s']\nbearer = 't'\n"
+    assert load({}, toml(tmp_path, both)).settings.outbox["hooks"].signs
+    assert problems({}, toml(tmp_path, both + "unsigned = true"))
+
+
+@pytest.mark.parametrize(
+    ("lines", "remedy"),
+    [
+        ("url = 'https://h.example/'", 'set channel = "http", or remove url'),
+        ("secrets = ['s']", 'set channel = "http", or remove secrets'),
+        ("channel = 'email'\nbearer = 't'\nwords.dead = 'DEAD'", 'set channel = "http", or remove bearer'),
+        ("channel = 'http'\ntopic = 'hooks'", "remove topic, or channel"),
+    ],
+)
+def test_setting_of_another_channel_is_refused(tmp_path: Path, lines: str, remedy: str) -> None:
+    with pytest.raises(BadSettings) as caught:
+        load({}, toml(tmp_path, f"[outbox.hooks]\ntable = 'shop.hooks'\n{lines}"))
+    assert [(each.setting, each.remedy) for each in caught.value.problems] == [("outbox.hooks", remedy)]
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["channel = 'pigeon'", "table = 'a.b.c'", "columns.id = 'a%b'", "words.claimed = ''", "topic = 'a b'"],
+)
+def test_text_of_the_wrong_form_is_refused_in_words_and_without_a_regex(tmp_path: Path, line: str) -> None:
+    [said] = problems({}, toml(tmp_path, f"[outbox.hooks]\ntable = 'shop.hooks'\n{line}".replace(
+        "table = 'shop.hooks'\ntable", "table")))  # fmt: skip
+    assert "pattern" not in said
+    assert "^" not in said
+
+
+@pytest.mark.parametrize(
+    ("environ", "text", "said"),
+    [
+        ({}, "[outbox.hooks]\ntabel = 'shop.hooks'", "did you mean outbox.hooks.table?"),
+        ({}, "[outbox.hooks]\ntable = 'h'\ncolums.id = 'nr'", "did you mean outbox.hooks.columns.id?"),
+        ({"FERRYMAN_OUTBOX__HOOKS__TABEL": "h"}, "", "did you mean FERRYMAN_OUTBOX__HOOKS__TABLE?"),
+        ({}, "[http]\nallow = ['127.0.0.1/8']", "write it as 127.0.0.0/8"),
+        ({}, "[http]\nallow = ['localhost']", "names are not ranges"),
+        ({}, "[http]\nallow = '10.0.0.0/8'", "http.allow: it is a list"),
+        ({"FERRYMAN_HTTP__ALLOW": "10.0.0.0/8"}, "", "write it in brackets"),
+        ({}, "[outbox]\ntable = 'shop.hooks'", "[outbox.NAME], with a name of your own"),
+        ({}, "[outbox.'a:b']\ntable = 'h'", "the name of an outbox"),
+        ({}, "[outbox.'my hooks']\ntable = 'h'", "setting outbox.my hooks,"),
+        ({}, "[outbox.hooks]\nchannel = 'http'", "outbox.hooks.table: it is missing"),
+    ],
+)
+def test_mistake_in_an_outbox_or_in_http_is_refused_with_what_is_right(
+    tmp_path: Path, environ: dict[str, str], text: str, said: str
+) -> None:
+    assert said in " ".join(problems(environ, toml(tmp_path, text)))
 
 
 def test_all_problems_are_found_at_once(tmp_path: Path) -> None:

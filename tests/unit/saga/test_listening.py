@@ -11,8 +11,8 @@ from confluent_kafka import TopicPartition
 
 from ferryman.runtime.errors import Unreachable
 from ferryman.runtime.settings import Kafka
-from ferryman.saga.engine import ResultSource
 from ferryman.saga.listening import Listeners
+from ferryman.saga.results import ResultSource
 
 COMMANDS, RESULTS = ResultSource("wallet", "commands"), ResultSource("payments", "results")
 

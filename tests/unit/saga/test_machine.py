@@ -18,6 +18,12 @@ def machine(**states: tuple[str, ...]) -> Machine:
 ORDER = machine(NEW=("PAID", "DROPPED"), PAID=("SENT",), SENT=(), DROPPED=())
 
 
+def test_states_that_are_entered_again_are_known() -> None:
+    looping = machine(NEW=("SENT",), SENT=("WAITING", "OVER"), WAITING=("SENT",), OVER=())
+    assert looping.recurring == {"SENT", "WAITING"}
+    assert ORDER.recurring == frozenset()
+
+
 def test_what_may_be_follows_from_the_states() -> None:
     assert (ORDER.initial, ORDER.terminals) == ("NEW", ("SENT", "DROPPED"))
     assert ORDER.may("NEW", "PAID")
@@ -31,6 +37,7 @@ def test_what_may_be_follows_from_the_states() -> None:
     ("states", "problem"),
     [
         ({}, "it has no states"),
+        ({"OVER": ()}, "it begins with OVER, and nothing leads out of it"),
         ({"NEW": ("PAID",)}, "NEW leads to PAID, which is not one of its states"),
         ({"NEW": ("NEW", "OVER"), "OVER": ()}, "NEW leads to itself"),
         ({"NEW": ("OVER",), "OVER": (), "LOST": ("OVER",)}, "nothing leads to LOST"),

@@ -3,7 +3,8 @@
 from email.headerregistry import Address
 from typing import Literal
 
-from ferryman.channels.email.doubt import Ask, Hold, Send, Wait, decide, decide_absent
+from ferryman.channels.email import RISKED
+from ferryman.channels.email.doubt import Ask, Hold, Risk, Send, Wait, decide, decide_absent
 from ferryman.channels.email.mail import Letter, letter_of
 from ferryman.channels.email.provider import Absent, CannotTell, Found, Provider
 from ferryman.channels.model import Doubt, Mail
@@ -41,26 +42,32 @@ class EmailChannel:
 
     async def _known(self, letter: Letter, doubt: Doubt) -> Outcome | None:
         """Return what became of an earlier attempt, or None if the mail is to be sent."""
-        step: Send | Ask | Wait | Hold = self._decided(doubt)
+        step: Send | Risk | Ask | Wait | Hold | Outcome = self._decided(doubt)
         if isinstance(step, Ask):
-            match await self._provider.find(letter, doubt.reference):
-                case Found(reference):
-                    return Delivered(reference)
-                case Absent():
-                    step = decide_absent(self._provider.settling_seconds, doubt)
-                case CannotTell(None):
-                    step = decide(self._provider.window_seconds, False, doubt, self._in_doubt)
-                case CannotTell(later):
-                    return later
+            step = await self._asked(letter, doubt)
         match step:
             case Wait(seconds):
                 return Retry("the provider does not have the mail yet", Code.NOT_LOOKED_UP, seconds)
             case Hold():
                 words = "an earlier attempt may have arrived, and the provider cannot tell"
                 return Held(words, Code.NOT_LOOKED_UP)
-            case _:
+            case Risk():
+                RISKED.inc()
                 return None
+            case Send() | Ask():
+                return None
+        return step
 
-    def _decided(self, doubt: Doubt) -> Send | Ask | Hold:
+    async def _asked(self, letter: Letter, doubt: Doubt) -> Send | Risk | Ask | Wait | Hold | Outcome:
+        """Ask the provider about an earlier attempt."""
+        match await self._provider.find(letter, doubt.reference):
+            case Found(reference):
+                return Delivered(reference)
+            case Absent():
+                return decide_absent(self._provider.settling_seconds, doubt)
+            case CannotTell(later):
+                return later or decide(self._provider.window_seconds, False, doubt, self._in_doubt)
+
+    def _decided(self, doubt: Doubt) -> Send | Risk | Ask | Hold:
         can_find = self._provider.can_find(doubt.reference)
         return decide(self._provider.window_seconds, can_find, doubt, self._in_doubt)

@@ -1,6 +1,7 @@
 """The decision about a mail that may have been sent already: pure, without a clock.
 
-Send    send it: it was not sent, or the provider drops a second one, or the settings take the risk
+Send    send it: it was not sent, or the provider drops a second one
+Risk    send it though it may arrive twice: the settings say so
 Ask     ask the provider first
 Wait    the provider does not have it, but may still get it: try later
 Hold    nobody can tell, and it must not arrive twice: a person decides
@@ -15,6 +16,11 @@ from ferryman.channels.model import Doubt
 @dataclass(frozen=True, slots=True)
 class Send:
     """Send the mail under its key."""
+
+
+@dataclass(frozen=True, slots=True)
+class Risk:
+    """Send the mail, which may arrive twice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,15 +42,15 @@ class Hold:
 
 def decide(
     window_seconds: float, can_find: bool, doubt: Doubt | None, in_doubt: Literal["hold", "resend"]
-) -> Send | Ask | Hold:
+) -> Send | Risk | Ask | Hold:
     """Decide on a mail by how long the provider knows a key, whether it can be asked, and `email.in_doubt`."""
     if doubt is None:
         return Send()
     if can_find:
         return Ask()
-    if doubt.age_seconds < window_seconds or in_doubt == "resend":
+    if max(doubt.age_seconds, 0.0) < window_seconds:  # the database's clock may go back
         return Send()
-    return Hold()
+    return Risk() if in_doubt == "resend" else Hold()
 
 
 def decide_absent(settling_seconds: float, doubt: Doubt) -> Send | Wait:

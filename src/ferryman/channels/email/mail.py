@@ -7,16 +7,12 @@ import re
 from dataclasses import dataclass, field
 from datetime import datetime
 from email.headerregistry import Address
-from email.message import EmailMessage
-from email.policy import SMTP
-from email.utils import format_datetime
-from functools import cache
 
 import idna
 
-from ferryman.channels.model import Mail
+from ferryman.channels.email.mime import message
+from ferryman.channels.model import InvalidMail, Mail
 from ferryman.channels.outcome import Code, Rejected
-from ferryman.runtime.errors import Permanent
 from ferryman.runtime.redaction import MASK, stored_error
 
 _MOST_ADDRESS_CHARACTERS = 254
@@ -31,20 +27,12 @@ _DOMAIN = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?(?:\.[a-z0-9](?:[a-z0
 _NAMED = re.compile(r"(?P<name>[^<>]*)<(?P<address>[^<>]*)>")
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029]")
 _KEY = re.compile(r"[A-Za-z0-9_-]{1,200}")
-# Everything is encoded as ASCII: no server has to offer 8BITMIME. To parse headers that we made ourselves takes longer
-# than all the rest, so those that need no encoding are written as they are.
-_POLICY = SMTP.clone(cte_type="7bit", refold_source="none")
-_SHORT_CHARACTERS = 70
 _LARGE_BYTES = 1 << 18
 
 _ADDRESS_LIKE = re.compile(r"[^\s<>()\[\],;:\"']*@[^\s<>()\[\],;:\"']*")
 _IP_LIKE = re.compile(
     r"\b\d{1,3}(?:\.\d{1,3}){3}\b|(?<![\w:])(?:[0-9a-f]{0,4}:){3,7}[0-9a-f]{0,4}(?![\w:])", re.IGNORECASE
 )
-
-
-class InvalidMail(Permanent):
-    """A mail or an address that is not valid. The message shows none of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,20 +53,11 @@ class Letter:
 
     def mime(self, at: datetime) -> bytes:
         """Return the message of an attempt at this time. But for its Date, each attempt has the same bytes."""
-        message = EmailMessage(_POLICY)
-        message.set_raw("From", _folded(str(self.sender)))
-        message.set_raw("To", self.to.addr_spec)
-        if self.subject.isascii() and len(self.subject) < _SHORT_CHARACTERS and "=?" not in self.subject:
-            message.set_raw("Subject", self.subject)
-        else:
-            message["Subject"] = self.subject
-        message.set_raw("Date", format_datetime(at))
-        message.set_raw("Message-ID", f"<{self.key}@{self.sender.domain}>")
-        message.set_content(self.text)
-        if self.html is not None:
-            message.add_alternative(self.html, subtype="html")
-            message.set_boundary(f"={self.key[:60]}=")
-        return message.as_bytes()
+        message_id = f"<{self.key}@{self.sender.domain}>"
+        return message(
+            sender=str(self.sender), to=self.to.addr_spec, subject=self.subject, at=at, message_id=message_id,
+            text=self.text, html=self.html, boundary=f"={self.key[:60]}=",
+        )  # fmt: skip
 
     def told(self, words: str) -> str:
         """Return a server's words without addresses, as the database may hold them."""
@@ -88,26 +67,28 @@ class Letter:
         return told(words, *hidden)
 
 
-@cache
-def _folded(sender: str) -> str:
-    """Return the value of From: there is one sender for a process."""
-    folded: str = _POLICY.fold("From", _POLICY.header_factory("From", sender))
-    return folded.partition(": ")[2].rstrip("\r\n")
-
-
 def letter_of(mail: Mail, sender: Address, max_bytes: int) -> Letter | Rejected:
     """Return the mail as it can be sent, or why it cannot."""
     try:
-        _check_content(mail)
-        size = sum(len(part.encode()) for part in (mail.subject, mail.text, mail.html or ""))
-        if size > max_bytes:
-            words = f"subject, text and HTML have {size} bytes, and email.max_bytes allows {max_bytes}"
-            return Rejected(words, Code.MAIL_TOO_LARGE)
-        return Letter(mail.key, sender, address_of(mail.to), mail.subject, mail.text, mail.html)
-    except UnicodeEncodeError:
-        return Rejected("the subject or the text is not valid Unicode", Code.MAIL_INVALID)
+        if not _KEY.fullmatch(mail.key):
+            words = "the key of the mail must be 1 to 200 letters, digits, - or _: a courier fills it in"
+            raise InvalidMail(words, "key")
+        return Letter(mail.key, sender, checked(mail, max_bytes), mail.subject, mail.text, mail.html)
     except InvalidMail as error:
-        return Rejected(error.message, Code.MAIL_INVALID)
+        return Rejected(error.message, error.code)
+
+
+def checked(mail: Mail, max_bytes: int) -> Address:
+    """Return the recipient of a mail that can be sent. Raise `InvalidMail` if it cannot."""
+    _check_content(mail)
+    try:
+        size = sum(len(part.encode()) for part in (mail.subject, mail.text, mail.html or ""))
+    except UnicodeEncodeError as error:
+        raise InvalidMail("the subject or the text is not valid Unicode", "text") from error
+    if size > max_bytes:
+        words = f"subject, text and HTML have {size} bytes, and email.max_bytes allows {max_bytes}"
+        raise InvalidMail(words, "text", Code.MAIL_TOO_LARGE)
+    return address_of(mail.to)
 
 
 def address_of(text: str) -> Address:
@@ -160,11 +141,10 @@ def _a_labels(domain: str) -> str:
 
 
 def _check_content(mail: Mail) -> None:
-    if not _KEY.fullmatch(mail.key):
-        raise InvalidMail("the key of the mail must be 1 to 200 letters, digits, - or _: a courier fills it in")
     if len(mail.subject) > _MOST_SUBJECT_CHARACTERS:
-        raise InvalidMail(f"the subject has {len(mail.subject)} characters: more than {_MOST_SUBJECT_CHARACTERS}")
+        words = f"the subject has {len(mail.subject)} characters: more than {_MOST_SUBJECT_CHARACTERS}"
+        raise InvalidMail(words, "subject")
     if _CONTROL.search(mail.subject):
-        raise InvalidMail("the subject has a line break or another control character")
+        raise InvalidMail("the subject has a line break or another control character", "subject")
     if "\0" in mail.text or "\0" in (mail.html or ""):
-        raise InvalidMail("the text has a NUL character")
+        raise InvalidMail("the text has a NUL character", "text")

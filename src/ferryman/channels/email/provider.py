@@ -1,14 +1,12 @@
 """The interface of an e-mail provider, and what it answers when it is asked about an earlier attempt."""
 
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
 from ferryman.channels.email.mail import Letter
-from ferryman.channels.outcome import Outcome
+from ferryman.channels.outcome import Delivered, Outcome, Retry, Unavailable, Unknown
 
-_LATELY_SECONDS = 60.0
+_MOST_REMEMBERED = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,21 +52,39 @@ class Provider(Protocol):
         """Look an earlier attempt up, by the provider's name for it or by the letter's key."""
 
 
-class GotThrough:
-    """The time at which a mail last got through, which tells an outage from a mail that fails alone.
+class LoneFailures:
+    """Tells an outage of the provider from a mail that fails alone, by what became of other mails in between.
 
-    An outage of the provider uses up nobody's attempts. If other mails get through while one has no answer, the reason
-    may be that mail: its attempt counts, so that it ends one day and does not hold up the others.
+    An outage uses up nobody's attempts, and a mail that the provider always fails at has to end one day. So a failure
+    counts if, since the same mail failed before, other mails got through, and at least as many as failed.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._at: float | None = None
+    def __init__(self, most: int = _MOST_REMEMBERED) -> None:
+        self._most = most
+        self._through = self._failed = 0
+        self._before: dict[str, tuple[int, int]] = {}
 
-    def note(self) -> None:
-        """Remember that a mail got through now."""
-        self._at = self._clock()
+    def got_through(self, key: str) -> None:
+        """Remember that a mail got through."""
+        self._through += 1
+        self._before.pop(key, None)
 
-    def lately(self) -> bool:
-        """Return True if a mail got through in the last minute."""
-        return self._at is not None and self._clock() - self._at < _LATELY_SECONDS
+    def counts(self, key: str) -> bool:
+        """Note a failure of a mail that the provider may be the reason for. Return True if the mail may be it."""
+        through, failed = self._before.pop(key, (self._through, self._failed))
+        others_through, others_failed = self._through - through, self._failed - failed
+        self._failed += 1
+        self._before[key] = self._through, self._failed
+        if len(self._before) > self._most:
+            del self._before[next(iter(self._before))]
+        return others_through >= max(1, others_failed)
+
+    def judged(self, key: str, outcome: Outcome) -> Outcome:
+        """Return what became of a mail whose provider was told of it: a failure of the provider, or of the mail."""
+        if isinstance(outcome, Delivered):
+            self.got_through(key)
+        if not isinstance(outcome, Unavailable) or not self.counts(key):
+            return outcome
+        if outcome.in_doubt:
+            return Unknown(outcome.error, outcome.code, outcome.excerpt)
+        return Retry(outcome.error, outcome.code, outcome.after_seconds, outcome.excerpt)

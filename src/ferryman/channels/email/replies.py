@@ -39,23 +39,17 @@ def reply_outcome(stage: Stage, code: int, words: str, letter: Letter) -> Outcom
     return Unknown(error, Code.ANSWER_INVALID) if stage is Stage.BODY else Unavailable(error, Code.ANSWER_INVALID)
 
 
-def lost_outcome(stage: Stage, words: str, code: Code, *, others_get_through: bool) -> Outcome:
-    """Return what it means that the line was lost, or the time was over, at this stage.
-
-    Before the text, nothing was sent. If the server knew the recipient by then and takes other mails meanwhile, this
-    mail may be the reason, so the attempt counts.
-    """
+def lost_outcome(stage: Stage, words: str, code: Code) -> Outcome:
+    """Return what it means that the line was lost, or the time was over: before the text, nothing was sent."""
     if stage is Stage.BODY:
         return Unknown(f"{words} after the text was begun", code)
-    error = f"{words} {_BEFORE[stage]}: nothing was sent"
-    return Retry(error, code) if stage >= Stage.RCPT and others_get_through else Unavailable(error, code)
+    return Unavailable(f"{words} {_BEFORE[stage]}: nothing was sent", code)
 
 
 _ASKED = {
     Stage.CONNECT: "the connection", Stage.MAIL: "the sender", Stage.RCPT: "the recipient", Stage.DATA: "DATA",
     Stage.BODY: "the mail",
 }  # fmt: skip
-_REFUSALS = {Stage.MAIL: Code.SENDER_REFUSED, Stage.RCPT: Code.RECIPIENT_REFUSED}
 _BEFORE = {
     Stage.CONNECT: "while connecting", Stage.MAIL: "at the sender", Stage.RCPT: "at the recipient",
     Stage.DATA: "before the text",
@@ -75,7 +69,9 @@ def _refused(stage: Stage, error: str, code: int, words: str) -> Outcome:
     subject = _subject(words)
     if subject in _TOO_LARGE or (code == 552 and not subject[0] and stage is not Stage.RCPT):
         return Rejected(error, Code.MAIL_TOO_LARGE)
-    return Rejected(error, _REFUSALS.get(stage, Code.REFUSED))
+    if stage is Stage.MAIL:  # the sender is a setting, and the same for every mail
+        return Unavailable(f"{error}: see email.sender", Code.SENDER_REFUSED)
+    return Rejected(error, Code.RECIPIENT_REFUSED if stage is Stage.RCPT else Code.REFUSED)
 
 
 def _subject(words: str) -> tuple[str, str]:

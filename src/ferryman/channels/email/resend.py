@@ -4,16 +4,16 @@ import json
 import re
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from email.headerregistry import Address
 from typing import Any
 
 from ferryman.channels.email.mail import Letter
-from ferryman.channels.email.provider import CannotTell, Found, GotThrough
+from ferryman.channels.email.provider import CannotTell, Found, LoneFailures
 from ferryman.channels.http.client import HttpAnswer, HttpChannel
 from ferryman.channels.http.verdict import retry_after_seconds
 from ferryman.channels.model import Post
-from ferryman.channels.outcome import Code, Delivered, Held, Outcome, Rejected, Retry, Unavailable, Unknown
+from ferryman.channels.outcome import Code, Delivered, Held, Outcome, Rejected, Retry, Unavailable
 from ferryman.runtime.redaction import MASK
 from ferryman.runtime.settings_email import Email
 from ferryman.runtime.settings_http import Http
@@ -21,6 +21,8 @@ from ferryman.runtime.settings_http import Http
 _WINDOW_SECONDS = 23 * 3600.0
 """Resend keeps a key for 24 hours from the first request on."""
 _UNREACHED = frozenset({Code.NAME_NOT_RESOLVED, Code.CONNECTION_FAILED, Code.CONNECTION_TIMED_OUT, Code.TLS_FAILED})
+_UNREAD = _UNREACHED | {Code.RATE_LIMITED}
+"""Failures that no mail is the reason for: nobody looked at it."""
 _REFERENCE = re.compile(r"[A-Za-z0-9-]{1,100}")
 _JSON_GROWTH = 6
 """A control character of one byte takes so many in JSON."""
@@ -55,7 +57,7 @@ class ResendProvider:
             "max_body_bytes": email.max_bytes * _JSON_GROWTH + _ENVELOPE_BYTES,
         }
         self._http = HttpChannel(http.model_copy(update=settings), slots=slots)
-        self._through = GotThrough()
+        self._lone = LoneFailures()
 
     async def open(self) -> None:
         await self._http.open()
@@ -66,10 +68,9 @@ class ResendProvider:
     async def send(self, letter: Letter) -> Outcome:
         headers = {"Idempotency-Key": letter.key}
         answer = await self._ask(Post(self._url, self._body(letter), letter.key, headers=headers, bearer=self._key))
-        outcome = outcome_of(answer, letter, others_get_through=self._through.lately())
-        if isinstance(outcome, Delivered):
-            self._through.note()
-        return outcome
+        outcome = outcome_of(answer, letter)
+        unread = getattr(outcome, "code", None) in _UNREAD
+        return outcome if unread else self._lone.judged(letter.key, outcome)
 
     def can_find(self, reference: str | None) -> bool:
         return reference is not None and _REFERENCE.fullmatch(reference) is not None
@@ -78,7 +79,8 @@ class ResendProvider:
         """Look a mail up by its id. An id that is unknown proves nothing: Resend forgets mails after some time."""
         answer = await self._ask(Post(f"{self._url}/{reference}", b"", letter.key, bearer=self._key), "GET")
         if not isinstance(answer, ResendAnswer) or answer.status == 429 or answer.status >= 500:
-            return CannotTell(outcome_of(answer, letter, others_get_through=False))
+            outcome = outcome_of(answer, letter)  # a question sends nothing: it leaves no doubt of its own
+            return CannotTell(replace(outcome, in_doubt=False) if isinstance(outcome, Unavailable) else outcome)
         return Found(reference) if answer.status == 200 else CannotTell()
 
     async def _ask(self, post: Post, method: str = "POST") -> ResendAnswer | Outcome:
@@ -100,12 +102,8 @@ class ResendProvider:
         return json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode()
 
 
-def outcome_of(answer: ResendAnswer | Outcome, letter: Letter, *, others_get_through: bool) -> Outcome:
-    """Return what an answer means, or that there was none.
-
-    If the provider fails after it had the mail, it may be sent. That is an outage, which uses up no attempt, unless
-    other mails get through: then this one may be the reason.
-    """
+def outcome_of(answer: ResendAnswer | Outcome, letter: Letter) -> Outcome:
+    """Return what an answer means, or that there was none. If the provider fails once it had it, it may be sent."""
     if isinstance(answer, ResendAnswer) and answer.status < 500:
         return _answered(answer, letter)
     if isinstance(answer, ResendAnswer):
@@ -117,7 +115,7 @@ def outcome_of(answer: ResendAnswer | Outcome, letter: Letter, *, others_get_thr
         if answer.code in _UNREACHED:
             return Unavailable(f"the provider cannot be reached: {answer.error}", answer.code)
         error, code, after = f"the provider may have the mail: {answer.error}", answer.code, None
-    return Unknown(error, code) if others_get_through else Unavailable(error, code, after, in_doubt=True)
+    return Unavailable(error, code, after, in_doubt=True)
 
 
 def _answered(answer: ResendAnswer, letter: Letter) -> Outcome:
@@ -157,13 +155,13 @@ def _unsent(why: Rejected) -> Outcome:
 
 def _error(answer: ResendAnswer, letter: Letter) -> str:
     name = answer.content.get("name", "")[:100]
-    words = letter.told(f"{name}: {answer.content.get('message', '')}") if name else ""
+    words = letter.told(f"{name} ({answer.content.get('message', '')})") if name else ""
     return f"the provider answered {answer.status} {words}".rstrip()
 
 
 def _object(body: bytes | bytearray) -> dict[str, Any]:
     try:
         content = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return content if isinstance(content, dict) else {}

@@ -14,7 +14,7 @@ from aiosmtplib import SMTP, SMTPResponse, SMTPResponseException, SMTPServerDisc
 from pydantic import SecretStr
 
 from ferryman.channels.email.mail import Letter
-from ferryman.channels.email.provider import CannotTell, GotThrough
+from ferryman.channels.email.provider import CannotTell, LoneFailures
 from ferryman.channels.email.replies import Stage, lost_outcome, reply_outcome
 from ferryman.channels.email.smtp_connection import NotReady, SmtpConnection, SmtpConnector
 from ferryman.channels.outcome import Code, Delivered, Outcome, Rejected
@@ -53,7 +53,7 @@ class SmtpProvider:
         self._free = asyncio.Semaphore(settings.connections)
         self._idle: list[SmtpConnection] = []
         self._reaper: asyncio.TimerHandle | None = None
-        self._through = GotThrough()
+        self._lone = LoneFailures()
 
     async def open(self) -> None:
         self._connector.open()
@@ -78,19 +78,16 @@ class SmtpProvider:
                 mime = await asyncio.to_thread(letter.mime, at) if letter.is_large else letter.mime(at)
                 outcome = await self._exchange(letter, mime, progress)
         except TimeoutError:
-            outcome = self._lost(progress, f"no reply within {self._timeout:g} s", Code.TIMED_OUT)
+            outcome = lost_outcome(progress.stage, f"no reply within {self._timeout:g} s", Code.TIMED_OUT)
         except NotReady as error:
             outcome = error.outcome
         except (SMTPServerDisconnected, OSError):
-            outcome = self._lost(progress, "the mail server closed the connection", Code.CONNECTION_LOST)
+            outcome = lost_outcome(progress.stage, "the mail server closed the connection", Code.CONNECTION_LOST)
         finally:
             self._put_back(progress)
-        if isinstance(outcome, Delivered):
-            self._through.note()
+        if progress.stage is not Stage.CONNECT:
+            outcome = self._lone.judged(letter.key, outcome)
         return _without(outcome, self._settings.password)
-
-    def _lost(self, progress: _MailProgress, words: str, code: Code) -> Outcome:
-        return lost_outcome(progress.stage, words, code, others_get_through=self._through.lately())
 
     async def _exchange(self, letter: Letter, mime: bytes, progress: _MailProgress) -> Outcome:
         """Send a mail, and once more on a new connection if a kept one turns out to be closed.
@@ -117,10 +114,13 @@ class SmtpProvider:
         progress.stage = Stage.MAIL
         try:
             await self._begin(line, [f"SIZE={len(mime)}"] if limit else [])
+            line.heed()
             progress.stage = Stage.RCPT
             await client.rcpt(letter.to.addr_spec)
+            line.heed()
             progress.stage = Stage.DATA
             reply = await client.execute_command(b"DATA")
+            line.heed()
             if reply.code == 354:
                 reply = await _write(client, mime, progress)
         except SMTPResponseException as error:
@@ -138,6 +138,7 @@ class SmtpProvider:
         except (SMTPResponseException, SMTPServerDisconnected, OSError) as error:
             raise _ClosedMeanwhile from error
         line.stale = True
+        line.heed()
         try:
             await line.client.mail(self._sender, options=options)
         except (SMTPResponseException, SMTPServerDisconnected, OSError) as error:
@@ -160,7 +161,7 @@ class SmtpProvider:
         """Keep the connection of a send that ended with a reply. Close any other."""
         if (line := progress.line) is None:
             return
-        if not progress.in_step or not line.client.is_connected:
+        if not progress.in_step or line.said_more or not line.client.is_connected:
             line.abort()
             return
         loop = asyncio.get_running_loop()

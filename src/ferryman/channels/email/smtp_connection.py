@@ -16,6 +16,7 @@ from aiosmtplib import (
     SMTPHeloError,
     SMTPResponseException,
     SMTPServerDisconnected,
+    SMTPStatus,
 )
 
 from ferryman.channels.email.mail import told
@@ -51,6 +52,16 @@ class SmtpConnection:
     used_at: float
     kept: bool = False
     stale: bool = False
+
+    @property
+    def said_more(self) -> bool:
+        """True if the server has said more than it was asked: the rest would pass for its next replies."""
+        return self.client.protocol is not None and bool(self.client.protocol._buffer)  # noqa: SLF001 - the library keeps it for the next command
+
+    def heed(self) -> None:
+        """Raise an error if the server has said more than it was asked."""
+        if self.said_more:
+            raise SMTPResponseException(SMTPStatus.invalid_response, "and more than it was asked")
 
     def abort(self) -> None:
         """Close without waiting for the server, whatever is unsent."""
@@ -153,7 +164,8 @@ class SmtpConnector:
             words = f"{error.code} {told(error.message, user)}"
             if error.code < 500:
                 raise _not_ready(f"the mail server takes no login now: {words}", Code.SERVER_BUSY) from error
-            refused = _not_ready(f"the mail server does not accept {named}: {words}", Code.LOGIN_REFUSED)
+            said = f"the mail server answered the login with {words}: it does not accept {named}"
+            refused = _not_ready(said, Code.LOGIN_REFUSED)
             self._refused = (asyncio.get_running_loop().time() + _LOGIN_REST_SECONDS, refused.outcome)
             raise refused from error
         except (SMTPException, ValueError) as error:

@@ -10,14 +10,12 @@ from ferryman.channels.http.signing import is_signable, signed_headers
 from ferryman.channels.http.verdict import body_too_large
 from ferryman.channels.model import Post
 from ferryman.channels.outcome import Code, Rejected
-from ferryman.runtime.endpoints import InvalidSecret, why_no_endpoint
+from ferryman.runtime.endpoints import InvalidSecret, is_token, why_no_endpoint
 
-_MOST_URL_CHARACTERS = 8192
 _MOST_HEADERS = 100
 _MOST_HEADER_CHARACTERS = 16384
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VALUE = re.compile(r"[\t\x20-\x7e]*")
-_TOKEN = re.compile(r"[!-~]+")
 _OURS = frozenset(
     {
         "connection", "content-length", "content-type", "expect", "host", "keep-alive", "te", "trailer",
@@ -52,19 +50,11 @@ def request_of(post: Post, *, most_body_bytes: int, at: int) -> HttpRequest | Re
 
 def parsed(text: str) -> URL | Rejected:
     """Return the URL, or why no request can go to it. The words show none of it: it may hold a secret."""
-    why = "is empty" if not text else None
-    if len(text) > _MOST_URL_CHARACTERS:
-        why = f"is longer than {_MOST_URL_CHARACTERS} characters"
-    elif not text.isprintable() or " " in text:
-        why = "has a space or a control character"
-    if why is not None:
-        return Rejected(f"the URL {why}", Code.URL_INVALID)
+    why = why_no_endpoint(text)
     try:
-        url = URL(text)
-        why = why_no_endpoint(url.scheme, url.raw_authority, url.raw_host)
+        return URL(text) if why is None else Rejected(f"the URL {why}", Code.URL_INVALID)
     except ValueError:
         return Rejected("the URL is not valid", Code.URL_INVALID)
-    return url if why is None else Rejected(f"the URL {why}", Code.URL_INVALID)
 
 
 def _problems(post: Post, most_body_bytes: int) -> Iterator[Rejected]:
@@ -73,7 +63,7 @@ def _problems(post: Post, most_body_bytes: int) -> Iterator[Rejected]:
     if not is_signable(post.id):
         words = "the id must be 1 to 256 visible ASCII characters without a dot"
         yield Rejected(words, Code.ID_INVALID)
-    if post.bearer is not None and not _TOKEN.fullmatch(post.bearer):
+    if post.bearer is not None and not is_token(post.bearer):
         yield Rejected("the bearer token is empty or has a character that a header cannot have", Code.SECRET_INVALID)
     if not _VALUE.fullmatch(post.content_type) or not post.content_type:
         yield Rejected("the content type is not a valid header", Code.HEADER_INVALID)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from threading import Barrier
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import psycopg
@@ -16,13 +16,16 @@ from psycopg.pq import TransactionStatus
 
 from ferryman.consumer.api import Consumer
 from ferryman.message import Message
-from ferryman.testing.proving import scenarios
+from ferryman.testing.proving import saga_proof, scenarios
 from ferryman.testing.proving.database_state import DatabaseState, url_of
 from ferryman.testing.proving.fault_points import Points
 from ferryman.testing.proving.memory_kafka import SentMessage, described, sent
 from ferryman.testing.proving.proof import Faulty, Invariant, Left, NotProven, asked, broken, seen
 from ferryman.testing.proving.prove_owner import ProveOwner, Stuck
 from ferryman.testing.proving.scenarios import PLAIN, Scenario
+
+if TYPE_CHECKING:
+    from ferryman.saga.declaration import Saga
 
 _CONNECTED = """\
 -- prove.connected
@@ -31,7 +34,7 @@ SELECT pid FROM pg_stat_activity WHERE datname = current_database()
 
 
 def prove(
-    consumer: Consumer,
+    target: "Consumer | Saga[Any]",
     *messages: Message,
     db: "psycopg.Connection[Any]",
     invariant: Invariant,
@@ -40,6 +43,9 @@ def prove(
     repeatable: bool = True,
 ) -> list[str]:
     """Prove that the messages take effect once, whatever happens: the invariant holds at the end of every run.
+
+    `target` is a consumer, or a saga: then the messages are its results, and in further runs all its sagas time out
+    right before each of them.
 
     Run the consumer's own loop on `db`'s database as it is now, with Kafka in memory: first plainly; then with a crash
     before each step of the loop and each statement of the handlers, with the connection lost there, with refused
@@ -54,13 +60,23 @@ def prove(
         raise ValueError("prove needs a message")
     if db.info.transaction_status != TransactionStatus.IDLE:
         raise ValueError("the connection has a transaction open: commit what the messages are to find")
+    if isinstance(target, Consumer):
+        given, proven = list(messages), {"": target}
+    else:
+        saga = saga_proof.ProvenSaga.of(target, messages)
+        given, proven = list(saga.messages), saga.consumers()
+    tried: list[str] = []
     with _quiet(), psycopg.connect(url_of(db), autocommit=True) as keeper:
-        encoded = [sent(consumer, message, number) for number, message in enumerate(messages)]
-        proof = _Proof(consumer, encoded, db, keeper, invariant, reset, repeatable)
-        try:
-            return proof.run(only)
-        finally:
-            proof.restore()
+        for beginning, consumer in proven.items():
+            if only is not None and beginning != saga_proof.beginning_of(only):
+                continue
+            encoded = [sent(consumer, message, number) for number, message in enumerate(given)]
+            proof = _Proof(consumer, encoded, db, keeper, invariant, reset, repeatable, beginning)
+            try:
+                tried += proof.run(only)
+            finally:
+                proof.restore()
+    return tried
 
 
 @contextmanager
@@ -84,6 +100,8 @@ class _Proof:
     invariant: Invariant
     reset: Callable[[], object] | None
     repeatable: bool
+    beginning: str = ""
+    """The beginning of the names of the runs, where there are several proofs."""
     plain: Left | None = None
     tried: list[str] = field(default_factory=list)
 
@@ -97,16 +115,19 @@ class _Proof:
     def run(self, only: str | None) -> list[str]:
         known = []
         for base in scenarios.undisturbed(self.messages):
-            points = self._try(base, judged=base.name in (PLAIN, only or base.name))
+            points = self._try(base, judged=base.name == PLAIN or only in (None, self._named(base)))
             known += [base, *scenarios.disturbed(base, points)]
         known += scenarios.arranged(self.messages)
-        names = [each.name for each in known]
+        names = [self._named(each) for each in known]
         if only is not None and only not in names:
             raise ValueError(f"there is no run {only!r}; there are:" + "".join(f"\n  {name}" for name in names))
         for scenario in known:
-            if scenario.name not in self.tried and only in (None, scenario.name):
+            if self._named(scenario) not in self.tried and only in (None, self._named(scenario)):
                 self._try(scenario)
         return self.tried
+
+    def _named(self, scenario: Scenario) -> str:
+        return self.beginning + scenario.name
 
     def restore(self) -> None:
         self._state.restore(self.keeper)
@@ -117,13 +138,13 @@ class _Proof:
         left = seen(self.keeper, self.consumer.name, self._spared, faulty)
         self.plain = self.plain or left
         if judged:
-            self.tried.append(scenario.name)
+            self.tried.append(self._named(scenario))
             wrong = asked(self.invariant, self.db)
             if wrong is not None and scenario.name != PLAIN:
                 wrong += self._carried_over()
             if problem := stuck or self._broken(scenario, left) or wrong:
                 both = "" if wrong in (None, problem) else f"\n  and {wrong}"
-                raise NotProven(_words(scenario, points, left, problem + both))
+                raise NotProven(_words(self._named(scenario), scenario, points, left, problem + both))
         return points[0].met
 
     def _broken(self, scenario: Scenario, left: Left) -> str | None:
@@ -173,14 +194,14 @@ class _Proof:
         )
 
 
-def _words(scenario: Scenario, points: list[Points], left: Left, problem: str) -> str:
+def _words(name: str, scenario: Scenario, points: list[Points], left: Left, problem: str) -> str:
     rejected = "".join(f"\n  rejected: {identity}: {why}" for identity, why in left.rejected.items())
     done = "\n    beside it:\n".join(
         "\n".join(f"    {', '.join(line)}" for line in each.told if line) for each in points
     )
     return (
-        f"{scenario.name}: {problem}{rejected}\n\n"
-        f"  run just this one: prove(..., only={scenario.name!r})\n"
+        f"{name}: {problem}{rejected}\n\n"
+        f"  run just this one: prove(..., only={name!r})\n"
         f"  what came, in this order, {scenario.batch} in a batch:\n"
         f"{described(scenario.messages)}\n  what was done, step by step:\n{done}\n"
     )

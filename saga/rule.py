@@ -1,0 +1,47 @@
+"""The rules of a saga: what becomes of it at an event, by where it leads or by a function that decides."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from ferryman.saga.answers import KEEP, Answer, Go, Unsaid
+
+RuleT = TypeVar("RuleT", bound=Callable[..., Answer])
+
+
+@dataclass(slots=True)
+class Rule:
+    """The fate of a saga at an event: it goes to the only state, or where its function says."""
+
+    event: str
+    to: tuple[str, ...]
+    reason: str | Unsaid | None
+    answer: Callable[..., Answer] | None = None
+
+    def decide(self, saga: Any, *result: Any) -> Answer:
+        if self.answer is None:
+            return Go(self.to[0], reason=self.reason)
+        answer = self.answer(saga, *result)
+        return None if answer is None else self._checked([answer] if isinstance(answer, Go) else answer, saga.state)
+
+    def _checked(self, steps: Any, state: str) -> Sequence[Go]:
+        """Refuse a first step to a state that the rule did not name, and give the steps the rule's reason."""
+        if not isinstance(steps, Sequence) or not all(isinstance(each, Go) for each in steps):
+            what = f"the rule for {self.event} in {state} returned {steps!r:.100}"
+            raise TypeError(f"{what}: return Go, a list of Go, or None")
+        if steps and steps[0].state not in (*self.to, state):
+            raise ValueError(
+                f"the rule for {self.event} in {state} leads to {steps[0].state}, which its `to` does not name"
+            )
+        return steps if self.reason is KEEP else [each.because(self.reason) for each in steps]
+
+
+def registering(rules: Sequence[Rule]) -> Callable[[RuleT], RuleT]:
+    """Return a decorator that makes a function decide for these rules."""
+
+    def register(function: RuleT) -> RuleT:
+        for each in rules:
+            each.answer = function
+        return function
+
+    return register

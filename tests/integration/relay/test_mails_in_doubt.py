@@ -1,0 +1,229 @@
+"""Mails that may have been sent, whatever people and clocks do meanwhile: none is sent twice, and none is lost."""
+
+import time
+
+import pytest
+
+from ferryman.channels.outcome import Delivered
+from ferryman.relay.admin import described_rows
+from ferryman.relay.admin.described_rows import RowDesk, RowSelection, open_rows
+from ferryman.relay.described.mails import edition_of
+from ferryman.relay.described.rows import Claimed, settling
+from ferryman.runtime.desk import Act, Desk
+from ferryman.runtime.postgres import Connection
+from ferryman.runtime.settings_email import Email
+from ferryman.testing.mail import MailServer
+from ferryman.testing.receiver import Answer, ReceivedRequest
+from ferryman.testing.resend import ResendServer, refusal
+from integration.relay.test_rows_as_mails import DDL, attempts, mail_settings, mailing, rows, write
+from support.hooks import CourierTurns
+from support.mailing import by_resend, by_smtp, email
+
+BY_PERSON = Act("ann", "asked for")
+ONE = RowSelection(ids=("1",))
+
+
+@pytest.fixture
+def db(ferryman_db: Connection) -> Connection:
+    ferryman_db.execute(DDL)
+    return ferryman_db
+
+
+def desk(db: Connection, url: str, settings: Email) -> RowDesk:
+    described = mail_settings(url, settings)
+    return open_rows(Desk(db, described.database), "mails", "mails", described.outbox["mails"])
+
+
+def until_settled(turns: CourierTurns, db: Connection) -> str:
+    """Take turns until the first row is sent or dead. Return its status."""
+    until = time.monotonic() + 15
+    while (status := str(rows(db)[0][0])) not in ("SENT", "DEAD"):
+        assert time.monotonic() < until, rows(db)
+        turns.service.lost_at = 0.0
+        turns.run_once()
+    return status
+
+
+def die_while_sending(turns: CourierTurns, db: Connection) -> Claimed:
+    """Claim the row as a process does that dies before it settles it; its lease has ended."""
+    [row] = turns.table.claim(1)
+    db.execute("UPDATE shop.mails SET claimed_at = claimed_at - interval '1 h'")
+    return row
+
+
+@pytest.mark.parametrize("change", [
+    "status = 'PENDING'", "status = 'PENDING', attempts = 0", "status = 'PENDING', claimed_at = NULL",
+    "claimed_at = NULL",
+])  # fmt: skip
+def test_mail_that_sql_sets_back_while_it_is_being_sent_is_held(
+    db: Connection, ferryman_database_url: str, change: str
+) -> None:
+    """N3: its process may have sent it, and nobody wrote that down."""
+    write(db, "ann@example.com")
+    with MailServer() as server, mailing(ferryman_database_url, by_smtp(server)) as turns:
+        die_while_sending(turns, db)
+        db.execute(f"UPDATE shop.mails SET {change}")
+        assert until_settled(turns, db) == "DEAD"
+        assert server.received == []
+    [(error,)] = db.execute("SELECT error FROM shop.mails").fetchall()
+    assert error.startswith("in doubt")
+
+
+def test_mail_that_sql_sets_back_is_sent_under_the_same_key_while_resend_knows_it(
+    db: Connection, ferryman_database_url: str
+) -> None:
+    """N3."""
+    write(db, "ann@example.com")
+    with ResendServer() as server, mailing(ferryman_database_url, by_resend(server)) as turns:
+        die_while_sending(turns, db)
+        db.execute("UPDATE shop.mails SET status = 'PENDING'")
+        assert until_settled(turns, db) == "SENT"
+        assert len(server.sent) == 1
+    assert [outcome for outcome, _ in attempts(db)] == ["lost", "delivered"]
+
+
+@pytest.mark.parametrize("set_back", [False, True])
+def test_lost_mail_that_is_discarded_and_replayed_is_held(
+    db: Connection, ferryman_database_url: str, set_back: bool
+) -> None:
+    """N3: its doubt ends by `resolve` alone."""
+    write(db, "ann@example.com")
+    with MailServer() as server, mailing(ferryman_database_url, by_smtp(server)) as turns:
+        die_while_sending(turns, db)
+        if set_back:
+            db.execute("UPDATE shop.mails SET status = 'PENDING'")
+        by_hand = desk(db, ferryman_database_url, by_smtp(server))
+        assert list(described_rows.discard(by_hand, ONE, BY_PERSON)) == [1]
+        assert list(described_rows.replay(by_hand, ONE, BY_PERSON)) == [1]
+        assert until_settled(turns, db) == "DEAD"
+        assert server.received == []
+
+
+def test_set_back_mail_that_is_replayed_is_held(db: Connection, ferryman_database_url: str) -> None:
+    """N3."""
+    write(db, "ann@example.com")
+    with MailServer() as server, mailing(ferryman_database_url, by_smtp(server)) as turns:
+        die_while_sending(turns, db)
+        db.execute("UPDATE shop.mails SET status = 'PENDING'")
+        by_hand = desk(db, ferryman_database_url, by_smtp(server))
+        assert list(described_rows.replay(by_hand, ONE, BY_PERSON)) == [1]
+        assert until_settled(turns, db) == "DEAD"
+        assert server.received == []
+
+
+def test_lost_mail_is_in_doubt_after_a_decision_by_a_clock_that_was_ahead(
+    db: Connection, ferryman_database_url: str
+) -> None:
+    """N3: a person decided on an earlier attempt, and the database's clock went back since."""
+    write(db, "ann@example.com")
+    db.execute(
+        "INSERT INTO ferryman.outbox_attempt (outbox, row_id, began_at, outcome) "
+        "VALUES ('mails', '1', now() + interval '1 h', 'reopened')"
+    )
+    with MailServer() as server, mailing(ferryman_database_url, by_smtp(server)) as turns:
+        die_while_sending(turns, db)
+        assert until_settled(turns, db) == "DEAD"
+        assert server.received == []
+
+
+@pytest.mark.parametrize("corrected", [True, False])
+def test_late_success_is_that_of_the_mail_that_was_sent(
+    db: Connection, ferryman_database_url: str, corrected: bool
+) -> None:
+    """N3: a process that was suspended sent the wrong mail; a person has corrected it and let it be sent meanwhile."""
+    write(db, "wrong@example.com")
+    with MailServer() as server, mailing(ferryman_database_url, by_smtp(server)) as turns:
+        row = die_while_sending(turns, db)
+        assert until_settled(turns, db) == "DEAD"
+        if corrected:
+            db.execute("UPDATE shop.mails SET destination = 'right@example.com'")
+        by_hand = desk(db, ferryman_database_url, by_smtp(server))
+        assert list(described_rows.resolve(by_hand, ONE, BY_PERSON, sent=False)) == [1]
+        late = settling(by_hand.outbox, row, Delivered())._replace(outcome=Delivered(), content=edition_of(row))
+        assert turns.table.settle([late]) == (set() if corrected else {"1"})
+        assert until_settled(turns, db) == "SENT"
+        assert [each.recipients for each in server.received] == ([("right@example.com",)] if corrected else [])
+    assert ("delivered", None) in attempts(db)
+
+
+def test_question_that_fails_leaves_no_doubt_of_its_own(db: Connection, ferryman_database_url: str) -> None:
+    """N3: else the mail would seem to be as young as the question, and be sent under a key that Resend forgot."""
+    seconds, away = 0.0, True
+
+    def before(request: ReceivedRequest) -> Answer | None:
+        if away:
+            return refusal(500, "application_error")
+        return refusal(404, "not_found") if request.method == "GET" else None
+
+    write(db, "ann@example.com")
+    with ResendServer(clock=lambda: seconds) as server, mailing(ferryman_database_url, by_resend(server)) as turns:
+        assert until_settled(turns, db) == "SENT"
+        db.execute("UPDATE ferryman.outbox_attempt SET began_at = began_at - interval '25 h'")
+        db.execute("UPDATE shop.mails SET status = 'PENDING'")
+        seconds, server.before = 90_000.0, before
+        while len(attempts(db)) < 2:
+            turns.run_once()
+        assert attempts(db)[1] == ("unavailable", "SERVER_FAILED")
+        away = False
+        assert until_settled(turns, db) == "DEAD"
+        assert len(server.sent) == 1
+
+
+def test_window_of_a_key_begins_with_the_first_attempt(db: Connection, ferryman_database_url: str) -> None:
+    """N3: a younger attempt, which the provider answered as the first one, does not make the key younger."""
+    write(db, "ann@example.com")
+    with ResendServer(before=lambda _: refusal(500, "application_error")) as server:
+        with mailing(ferryman_database_url, by_resend(server)) as turns:
+            for count in (1, 2):
+                while len(attempts(db)) < count:
+                    turns.run_once()
+                db.execute("UPDATE ferryman.outbox_attempt SET began_at = began_at - interval '12 h'")
+            server.before = lambda _: None
+            assert until_settled(turns, db) == "DEAD"
+            assert len(server.requests) == 2
+
+
+def test_mail_that_is_in_doubt_again_after_a_decision_is_held_again(db: Connection, ferryman_database_url: str) -> None:
+    """N3: the decision was about the attempts before it."""
+    write(db, "ann@example.com")
+    with MailServer() as server, mailing(ferryman_database_url, by_smtp(server)) as turns:
+        by_hand = desk(db, ferryman_database_url, by_smtp(server))
+        die_while_sending(turns, db)
+        assert until_settled(turns, db) == "DEAD"
+        assert list(described_rows.resolve(by_hand, ONE, BY_PERSON, sent=False)) == [1]
+        turns.table.claim(1)
+        db.execute("UPDATE ferryman.outbox_attempt SET began_at = began_at - interval '2 h'")
+        db.execute("UPDATE shop.mails SET claimed_at = claimed_at - interval '1 h'")
+        assert until_settled(turns, db) == "DEAD"
+        db.execute("UPDATE shop.mails SET status = 'PENDING', attempts = 0, error = NULL")
+        assert until_settled(turns, db) == "DEAD"
+        assert server.received == []
+
+
+def test_doubts_are_not_forgotten_before_they_end(db: Connection, ferryman_database_url: str) -> None:
+    """N3: else a mail that was held for a month would be sent when SQL sets it back."""
+    write(db, "ann@example.com")
+    age = (
+        "UPDATE ferryman.outbox_attempt SET began_at = began_at - interval '1 y', ended_at = ended_at - interval '1 y'"
+    )
+    with MailServer() as server, mailing(ferryman_database_url, by_smtp(server)) as turns:
+        die_while_sending(turns, db)
+        assert until_settled(turns, db) == "DEAD"
+        db.execute(age)
+        assert not turns.service.housekeeping.forget(turns.table)
+        db.execute("UPDATE shop.mails SET status = 'PENDING', attempts = 0, error = NULL")
+        assert until_settled(turns, db) == "DEAD"
+        assert server.received == []
+        by_hand = desk(db, ferryman_database_url, by_smtp(server))
+        assert list(described_rows.resolve(by_hand, ONE, BY_PERSON, sent=True)) == [1]
+        db.execute(age)
+        turns.service.housekeeping.forget(turns.table)
+    assert attempts(db) == []
+
+
+def test_payload_that_is_nested_too_deeply_is_rejected_at_once(db: Connection, ferryman_database_url: str) -> None:
+    deep = f'{{"subject": "x", "text": "y", "more": {"[" * 5000}{"]" * 5000}}}'
+    db.execute("INSERT INTO shop.mails (destination, payload) VALUES ('ann@example.com', %s)", (deep,))
+    with mailing(ferryman_database_url, email("file", path="unused")) as turns:
+        assert until_settled(turns, db) == "DEAD"
+    assert (rows(db), attempts(db)) == ([("DEAD", 1)], [("rejected", "MAIL_INVALID")])
