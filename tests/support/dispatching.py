@@ -47,6 +47,11 @@ class Dispatch:
     def statuses(self) -> Counter[str]:
         return Counter(status for (status,) in self.db.execute("SELECT status FROM runner.event_outbox").fetchall())
 
+    def in_doubt(self) -> set[str]:
+        """Return the events that may have been sent: they are claimed, and nobody settled them."""
+        query = "SELECT uuid::text FROM runner.event_outbox WHERE status = 'SENDING'"
+        return {event for (event,) in self.db.execute(query).fetchall()}
+
     def expire(self) -> None:
         """Set each lease back by an hour."""
         self.db.execute("UPDATE runner.event_outbox SET claimed_at = claimed_at - interval '1 h'")
