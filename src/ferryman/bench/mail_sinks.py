@@ -133,7 +133,7 @@ def _opened(connection: Connection) -> Table:
 
 def _plan(table: Table) -> list[str]:
     """Return how PostgreSQL claims: the nodes of its plan."""
-    values: dict[str, Any] = {"most": _AT_ONCE, "avoided": []}
+    values: dict[str, Any] = {"most": _AT_ONCE, "avoided": [], "begun": []}
     explain = psycopg.sql.SQL("EXPLAIN (COSTS off) ") + table.statements["claim"]
     lines = [line for (line,) in table.connection.execute(explain, values).fetchall()]
     return [line.strip() for line in lines if "->" in line or "Index Cond" in line]

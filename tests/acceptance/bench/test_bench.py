@@ -38,6 +38,17 @@ def test_pipeline_bench_moves_every_payment_and_reports_cpu_time_by_process(ferr
         assert {"clients", "relay of requests", "wallet", "orchestrator"} <= set(figure["raw"]["cpu_us_a_payment"])
 
 
+@pytest.mark.prove
+@pytest.mark.parametrize("run", ["sinks", "saga"])
+def test_bench_without_kafka_measures_each_of_its_figures(ferryman: Launcher, run: str) -> None:
+    """Figures that no other test takes; their values say nothing at a hundredth of the size."""
+    bench = ferryman.run("bench", run, "--quick", "--json", seconds=600)
+    assert bench.wait() in (0, 1), bench.transcript()
+    figures = {figure["name"]: figure["value"] for figure in bench.json["figures"]}
+    assert set(figures) == set(runs.names(run))
+    assert all(value is not None and value > 0 for value in figures.values()), bench.transcript()
+
+
 @pytest.mark.parametrize("run", runs.RUNS)
 def test_unknown_figure_is_a_usage_error_that_names_the_figures(ferryman: Launcher, run: str) -> None:
     bench = ferryman.run("bench", run, "--only", "speed")
