@@ -1,6 +1,7 @@
 """An SMTP server for tests: it keeps the mails it accepts, and replies as it is told."""
 
 import asyncio
+import logging
 import ssl
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +16,9 @@ ACCEPTED = "250 OK"
 ACCEPTED_UNHEARD = "250 but the connection closes before the client is told"
 
 Answered = TypeVar("Answered")
+
+# aiosmtpd tells of each command, also after a test's output was closed.
+logging.getLogger("mail.log").setLevel(logging.WARNING)
 
 _MOST_AT_ONCE = 100
 _COMMANDS = ("EHLO", "STARTTLS", "AUTH", "MAIL", "RCPT", "DATA", "RSET", "QUIT")
