@@ -268,8 +268,19 @@ class Ferry:
         assert self.statuses() == {"PUBLISHED"}, self.statuses()
         self.assert_nothing_charged()
         verdict = self.verdict()
+        assert not verdict.missing, self._lost(verdict)
         verdict.assert_kept()
         return verdict
+
+    def _lost(self, verdict: Verdict) -> str:
+        """Return what is needed to find out who lost entries: the database, the relay, or the reader of the topic."""
+        entries = (
+            "SELECT o.position, o.xid, o.created_at, l.* "
+            "FROM ferryman.outbox o JOIN ferryman.outbox_lanes l USING (lane) WHERE o.id = ANY (%s::uuid[])"
+        )
+        rows = self.query(entries, sorted(verdict.missing))
+        again = len(self.verdict().missing)
+        return f"{len(rows)} of {len(verdict.committed)} were lost, {again} at a second look: {rows[:3]}"
 
     def assert_nothing_charged(self) -> None:
         """Check N8: no attempt was charged, nothing failed and nothing is parked.
