@@ -14,7 +14,7 @@ from support.published import poll_until
 
 
 class Point(NamedTuple):
-    """The occurrence of a step before which a dispatcher is killed, and whether events must come again; None: they may."""
+    """The occurrence of a step before which a dispatcher dies, and whether events must come again; None: they may."""
 
     nth: int
     doubles: bool | None
