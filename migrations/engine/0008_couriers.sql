@@ -22,9 +22,53 @@ COMMENT ON COLUMN ferryman.outbox_attempt.content IS 'A hash of what was sent';
 -- Each courier forgets the old attempts of its own outbox.
 CREATE INDEX outbox_attempt_by_age ON ferryman.outbox_attempt (outbox, ended_at);
 
-GRANT SELECT, INSERT, DELETE ON ferryman.outbox_attempt TO ferryman_courier;
+-- Deletes some of an outbox's old attempts, none younger than an hour, and returns how many. The attempts that may have sent a
+-- mail are kept until it is known what became of it.
+CREATE FUNCTION ferryman.outbox_forget_attempts(outbox text, seconds float8, most integer, mails boolean) RETURNS bigint
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    deleted bigint;
+BEGIN
+    DELETE FROM ferryman.outbox_attempt WHERE ctid = ANY (ARRAY(
+        SELECT o.ctid FROM ferryman.outbox_attempt o
+        WHERE o.outbox = outbox_forget_attempts.outbox
+          AND o.ended_at < statement_timestamp() - make_interval(secs => greatest(seconds, 3600))
+          AND (NOT mails OR o.outcome NOT IN ('unknown', 'lost', 'held') OR EXISTS (
+              SELECT FROM ferryman.outbox_attempt d
+              WHERE d.outbox = o.outbox AND d.row_id = o.row_id AND d.began_at > o.began_at
+                AND d.outcome IN ('delivered', 'resolved', 'reopened')))
+          AND pg_has_role(session_user, to_regrole(coalesce(
+              (SELECT b.role FROM ferryman.bound_name b WHERE (b.kind, b.name) = ('outbox', outbox_forget_attempts.outbox)),
+              'ferryman_courier')), 'MEMBER')
+        ORDER BY o.ended_at LIMIT most
+    ));
+    GET DIAGNOSTICS deleted = ROW_COUNT;
+    RETURN deleted;
+END $$;
+REVOKE EXECUTE ON FUNCTION ferryman.outbox_forget_attempts FROM PUBLIC;
+
+GRANT SELECT, INSERT ON ferryman.outbox_attempt TO ferryman_courier;
+GRANT EXECUTE ON FUNCTION ferryman.outbox_forget_attempts TO ferryman_courier;
 GRANT SELECT ON ferryman.outbox_attempt TO ferryman_monitor;
 SELECT ferryman.guard_by_name('outbox_attempt', 'outbox');
+
+-- A mail that was resolved may be sent again: whoever writes such an attempt has written the act into the audit, in the same
+-- transaction.
+CREATE FUNCTION ferryman.check_decision() RETURNS trigger LANGUAGE plpgsql
+SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF NOT EXISTS (
+        SELECT FROM ferryman.outbox_audit a
+        WHERE a.at >= transaction_timestamp() AND a.act = 'resolve' AND a.filter ->> 'outbox' = NEW.outbox
+          AND a.filter -> 'ids' ? NEW.row_id
+    ) AND NOT (SELECT pg_has_role(session_user, c.relowner, 'USAGE') FROM pg_class c WHERE c.oid = TG_RELID) THEN
+        RAISE insufficient_privilege USING MESSAGE = format(
+            'an attempt that was %s by hand needs its act in the audit: use `ferryman outbox resolve`', NEW.outcome);
+    END IF;
+    RETURN NULL;
+END $$;
+CREATE CONSTRAINT TRIGGER decision AFTER INSERT ON ferryman.outbox_attempt DEFERRABLE INITIALLY DEFERRED
+    FOR EACH ROW WHEN (NEW.outcome IN ('resolved', 'reopened')) EXECUTE FUNCTION ferryman.check_decision();
 
 -- Acts by hand on described tables: what is paused, and the audit of those who operate couriers.
 CREATE TABLE ferryman.described_paused (

@@ -46,22 +46,61 @@ CREATE UNIQUE INDEX ux_email_outbox_idempotent ON memos.email_outbox (idempotenc
 CREATE INDEX ix_email_outbox_status_created_at ON memos.email_outbox (status, meta_created_at);
 CREATE INDEX ix_email_outbox_memo_id ON memos.email_outbox (memo_id);
 
+-- A mail that is put back from here has two records once it has left again.
 CREATE TABLE memos.email_archive (LIKE memos.email_outbox, archived_at timestamptz NOT NULL DEFAULT now());
-ALTER TABLE memos.email_archive ADD PRIMARY KEY (id);
+ALTER TABLE memos.email_archive ADD PRIMARY KEY (id, archived_at);
+CREATE INDEX ix_email_archive_memo_id ON memos.email_archive (memo_id);
 COMMENT ON TABLE memos.email_archive IS 'E-mails that were sent long ago';
+
+CREATE TABLE memos.request (
+    memo_id uuid PRIMARY KEY REFERENCES memos.memos (id) ON DELETE CASCADE,
+    hash    bytea NOT NULL
+);
+COMMENT ON TABLE memos.request IS 'What the client said at first, as a hash: memos and mails may be corrected afterwards';
+
+-- Lets SENT mails leave, none that was sent within the hour, and returns how many. Each call is one statement, so a mail is in
+-- one of the tables and never in both. No mail is older than its row: the index on (status, meta_created_at) leads to the old
+-- ones. It has its owner's rights, because the worker may delete no mail.
+CREATE FUNCTION memos.leave(seconds float8, most bigint, keep boolean) RETURNS bigint LANGUAGE sql
+SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+WITH old AS (
+    SELECT o.id FROM memos.email_outbox o
+    WHERE o.status = 'SENT'
+      AND o.meta_created_at < statement_timestamp() - make_interval(secs => greatest(leave.seconds, 3600))
+      AND coalesce(o.sent_at, o.meta_created_at)
+          < statement_timestamp() - make_interval(secs => greatest(leave.seconds, 3600))
+    ORDER BY o.meta_created_at LIMIT leave.most FOR UPDATE SKIP LOCKED
+), gone AS (
+    DELETE FROM memos.email_outbox o WHERE o.id = ANY (ARRAY(SELECT old.id FROM old)) RETURNING o.*
+), kept AS (
+    INSERT INTO memos.email_archive (id, memo_id, event_type, payload, recipient_email, notification_type, status,
+        retry_count, last_attempt_at, sent_at, error_message, idempotency_key, meta_created_at, meta_updated_at)
+    SELECT id, memo_id, event_type, payload, recipient_email, notification_type, status,
+        retry_count, last_attempt_at, sent_at, error_message, idempotency_key, meta_created_at, meta_updated_at
+    FROM gone WHERE leave.keep
+)
+SELECT count(*) FROM gone
+$$;
+COMMENT ON FUNCTION memos.leave IS 'Moves mails that were sent long ago to the archive, or deletes them';
 
 SELECT ferryman.need_role('CREATE ROLE ferryman_memos NOLOGIN', 'records memos and their e-mails, and corrects them');
 SELECT ferryman.need_role('CREATE ROLE ferryman_memos_worker NOLOGIN', 'sends the e-mails about memos');
 GRANT USAGE ON SCHEMA memos TO ferryman_memos, ferryman_memos_worker, ferryman_monitor;
 GRANT SELECT, INSERT, UPDATE, DELETE ON memos.memos, memos.email_outbox TO ferryman_memos;
-GRANT SELECT ON memos.email_archive TO ferryman_memos;
-GRANT SELECT, DELETE ON memos.email_outbox TO ferryman_memos_worker;
+GRANT SELECT, INSERT ON memos.request TO ferryman_memos;
+GRANT SELECT ON memos.email_archive TO ferryman_memos, ferryman_memos_worker;
+GRANT SELECT ON memos.email_outbox TO ferryman_memos_worker;
 GRANT UPDATE (status, retry_count, last_attempt_at, sent_at, error_message, meta_updated_at)
     ON memos.email_outbox TO ferryman_memos_worker;
-GRANT SELECT, INSERT ON memos.email_archive TO ferryman_memos_worker;
-GRANT SELECT ON memos.memos TO ferryman_monitor;
+REVOKE EXECUTE ON FUNCTION memos.leave FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION memos.leave TO ferryman_memos_worker;
+-- Monitors read no title, no address and no text; an idempotency key has the address in it.
+GRANT SELECT (id, memo_number_prefix, memo_number_sequence, department_code, created_at, updated_at)
+    ON memos.memos TO ferryman_monitor;
 GRANT SELECT (id, memo_id, event_type, notification_type, status, retry_count, last_attempt_at, sent_at, error_message,
-              idempotency_key, meta_created_at, meta_updated_at) ON memos.email_outbox TO ferryman_monitor;
+              meta_created_at, meta_updated_at) ON memos.email_outbox TO ferryman_monitor;
+GRANT SELECT (id, memo_id, event_type, notification_type, status, retry_count, last_attempt_at, sent_at, error_message,
+              meta_created_at, meta_updated_at, archived_at) ON memos.email_archive TO ferryman_monitor;
 GRANT SELECT ON ferryman.version_memos TO ferryman_memos, ferryman_memos_worker, ferryman_monitor;
 
 -- Attempts, pauses and acts: whoever operates the worker needs no more than its role.

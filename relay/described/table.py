@@ -29,19 +29,9 @@ _MOST_GIVEN_UP = 500
 MOST_FORGOTTEN = 5000
 """The most attempts that are deleted at once, so that no turn waits for long."""
 
-# The attempts that may have sent a mail are kept until it is known what became of it.
 _FORGET = """\
 -- outbox.forget_attempts
-DELETE FROM ferryman.outbox_attempt a
-WHERE a.ctid = ANY (ARRAY(
-    SELECT o.ctid FROM ferryman.outbox_attempt o
-    WHERE o.outbox = %(name)s AND o.ended_at < statement_timestamp() - make_interval(secs => %(seconds)s)
-      AND (NOT %(mails)s OR o.outcome NOT IN ('unknown', 'lost', 'held') OR EXISTS (
-          SELECT FROM ferryman.outbox_attempt d
-          WHERE d.outbox = o.outbox AND d.row_id = o.row_id AND d.began_at > o.began_at
-            AND d.outcome IN ('delivered', 'resolved', 'reopened')))
-    ORDER BY o.ended_at LIMIT %(most)s
-))
+SELECT ferryman.outbox_forget_attempts(%(name)s, %(seconds)s, %(most)s, %(mails)s)
 """
 
 
@@ -114,7 +104,7 @@ class Table:
         """Delete attempts of an outbox that ended so long ago, `MOST_FORGOTTEN` at a time. Return how many."""
         values = {"name": name, "seconds": seconds, "most": MOST_FORGOTTEN, "mails": mails}
         with postgres.transaction(self.connection, self.limits) as cursor:
-            return cursor.execute(_FORGET, values).rowcount
+            return int(postgres.value(cursor.execute(_FORGET, values)))
 
     def backlog(self) -> list[Backlog]:
         return [Backlog(*row) for row in self._run(self.statements["backlog"])]

@@ -9,29 +9,10 @@ from ferryman.services.memos.memos_settings import MemosSettings
 
 PORTION = 1000
 """The most mails that leave in one transaction."""
-_COLUMNS = (
-    "id, memo_id, event_type, payload, recipient_email, notification_type, status, retry_count, last_attempt_at, "
-    "sent_at, error_message, idempotency_key, meta_created_at, meta_updated_at"
-)
-
-# No mail is older than its row: the index on (status, meta_created_at) leads to the old ones. Each portion is one
-# statement, so a mail is in one of the tables and never in both.
 _LEAVE = """\
 -- memos.leave
-WITH old AS (
-    SELECT id FROM memos.email_outbox
-    WHERE status = 'SENT' AND meta_created_at < statement_timestamp() - make_interval(secs => %(seconds)s)
-      AND coalesce(sent_at, meta_created_at) < statement_timestamp() - make_interval(secs => %(seconds)s)
-    ORDER BY meta_created_at LIMIT %(most)s FOR UPDATE SKIP LOCKED
-), gone AS (
-    DELETE FROM memos.email_outbox o WHERE o.id = ANY (ARRAY(SELECT id FROM old)) RETURNING o.*
-){kept}
-SELECT count(*) FROM gone
+SELECT memos.leave(%(seconds)s, %(most)s, %(keep)s)
 """
-_KEPT = f""", kept AS (
-    INSERT INTO memos.email_archive ({_COLUMNS}) SELECT {_COLUMNS} FROM gone ON CONFLICT (id) DO NOTHING
-)"""  # noqa: S608 - only our own columns are put in
-DELETE, ARCHIVE = _LEAVE.format(kept=""), _LEAVE.format(kept=_KEPT)
 
 
 def archiving(memos: MemosSettings, *, every_seconds: float = 60.0) -> Chore:
@@ -41,9 +22,9 @@ def archiving(memos: MemosSettings, *, every_seconds: float = 60.0) -> Chore:
     @chore.work
     def leave(db: Connection) -> bool:
         """Let one portion leave. Return True if there may be more."""
-        values = {"seconds": memos.retention_seconds, "most": PORTION}
+        values = {"seconds": memos.retention_seconds, "most": PORTION, "keep": memos.archive}
         try:
-            row = db.execute(ARCHIVE if memos.archive else DELETE, values).fetchone()
+            row = db.execute(_LEAVE, values).fetchone()
         except errors.IntegrityError as error:  # a constraint of the user's own: mails are sent all the same
             raise Transient(
                 f"old mails cannot leave memos.email_outbox: {_constraint(error)} refuses it",

@@ -5,7 +5,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 from uuid import UUID, uuid4
@@ -34,6 +34,8 @@ WITH memo AS (
     INSERT INTO memos.email_outbox (memo_id, event_type, payload, recipient_email, notification_type, idempotency_key)
     SELECT memo.id, %(event)s, %(payload)s::jsonb, %(recipient)s, %(notification)s, %(key)s FROM memo
     RETURNING id
+), said AS (
+    INSERT INTO memos.request SELECT memo.id, %(hash)s FROM memo
 )
 SELECT memo.memo_number_sequence, mail.id FROM memo, mail
 """
@@ -41,8 +43,10 @@ SELECT memo.memo_number_sequence, mail.id FROM memo, mail
 _FIND = """\
 -- memos.find
 SELECT m.id, m.memo_number_prefix || '-' || m.memo_number_sequence, m.memo_number_prefix, m.department_code, m.title,
-       m.purpose, m.created_at, o.id, o.recipient_email, o.payload, o.status, o.retry_count, o.sent_at, o.error_message
-FROM memos.memos m LEFT JOIN memos.email_outbox o ON o.memo_id = m.id AND o.event_type = %(event)s
+       m.purpose, m.created_at, r.hash, o.id, o.status, o.retry_count, o.sent_at, o.error_message
+FROM memos.memos m
+LEFT JOIN memos.request r ON r.memo_id = m.id
+LEFT JOIN memos.email_outbox o ON o.memo_id = m.id AND o.event_type = %(event)s
 WHERE m.id = %(id)s ORDER BY o.meta_created_at LIMIT 1
 """
 
@@ -58,6 +62,11 @@ class MemoInput:
     email_body: str
     purpose: str | None = None
     email_html: str | None = None
+
+    @property
+    def hash(self) -> bytes:
+        """A hash that tells a repeated request from another one, also after the rows were corrected."""
+        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).digest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +88,9 @@ class MemoRow(NamedTuple):
     title: str
     purpose: str | None
     created_at: datetime
+    hash: bytes | None
+    """That of its `MemoInput`; None if SQL recorded it."""
     mail: UUID | None
-    recipient: str | None
-    payload: Mapping[str, str] | None
     status: str | None
     retry_count: int | None
     sent_at: datetime | None
@@ -110,6 +119,7 @@ def create_memo(
         "id": memo_id, "number_prefix": memo.number_prefix, "department_code": memo.department_code,
         "title": memo.title, "purpose": memo.purpose, "event": EVENT, "payload": json.dumps(payload_of(memo)),
         "recipient": memo.recipient, "notification": _NOTIFICATION, "key": key_of(memo_id, EVENT, memo.recipient),
+        "hash": memo.hash,
     }).fetchone()  # fmt: skip
     assert row is not None
     return RecordedMemo(memo_id, f"{memo.number_prefix}-{row[0]}", row[1])

@@ -16,7 +16,6 @@ from ferryman.services.memos.memos import (
     MemoRow,
     create_memo,
     find_memo,
-    payload_of,
     serializably,
 )
 
@@ -85,7 +84,7 @@ def router(door: Door, settings: Any) -> APIRouter:
 
         with _refusing():
             memo, new = serializably(partial(door.transaction, serializable=True), work)
-        if not new and not _is(memo, wanted.memo):
+        if not new and memo.hash != wanted.memo.hash:
             raise HTTPException(409, f"the memo {memo.id} is recorded with another body")
         response.status_code = 201 if new else 200
         if new:
@@ -114,16 +113,6 @@ def _found(memo: MemoRow | None, memo_id: UUID) -> MemoRow:
     if memo is None:
         raise HTTPException(404, f"there is no memo {memo_id}")
     return memo
-
-
-def _is(memo: MemoRow, wanted: MemoInput) -> bool:
-    """Return True if this memo was made of that body. A mail that is archived is not compared."""
-    same = [
-        getattr(memo, name) == getattr(wanted, name)
-        for name in ("number_prefix", "department_code", "title", "purpose")
-    ]
-    mail_same = memo.payload is None or (memo.recipient, dict(memo.payload)) == (wanted.recipient, payload_of(wanted))
-    return all(same) and mail_same
 
 
 def _shown(memo: MemoRow) -> MemoView:

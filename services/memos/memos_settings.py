@@ -18,8 +18,9 @@ class MemosSettings(Section):
         danger="an outage of a few minutes makes every waiting mail FAILED",
     )  # fmt: skip
     retention_seconds: float = setting(
-        2_592_000.0, "How long SENT mails stay in `memos.email_outbox`. 0 keeps them for ever.", unit="seconds",
-        ge=0, le=1e10, danger="afterwards the database does not refuse another mail with the same idempotency key",
+        2_592_000.0, "How long SENT mails stay in `memos.email_outbox`: an hour at least. 0 keeps them for ever.",
+        unit="seconds", ge=0, le=1e10,
+        danger="afterwards the database does not refuse another mail with the same idempotency key",
     )  # fmt: skip
     archive: bool = setting(
         True, "Whether SENT mails go to `memos.email_archive` after that. Otherwise they are deleted.",

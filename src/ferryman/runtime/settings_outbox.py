@@ -173,8 +173,8 @@ class Outbox(Section):
         "Default: no limit.", unit="rows a second", gt=0, le=100_000,
     )  # fmt: skip
     attempts_retention_seconds: float = setting(
-        2_592_000.0, "With a channel: how long attempts are kept in `ferryman.outbox_attempt`; 0 is for ever.",
-        unit="seconds", ge=0, danger="what became of an older attempt is not known any more",
+        2_592_000.0, "With a channel: how long attempts are kept in `ferryman.outbox_attempt`: an hour at least; 0 is "
+        "for ever.", unit="seconds", ge=0, danger="what became of an older attempt is not known any more",
     )  # fmt: skip
     poll_seconds: float = setting(
         0.2, "How often to look while nothing is due; sooner after work.", unit="seconds", gt=0, le=60

@@ -5,6 +5,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg import errors
 
 from ferryman import Chore, Transient
 from ferryman.cli.wiring import load_settings
@@ -108,16 +109,48 @@ def test_chore_needs_no_more_than_the_role_of_the_worker(ferryman_db: Connection
     assert ids(ferryman_db, "email_outbox") == set()
 
 
-@pytest.mark.parametrize("statement", [archiving.ARCHIVE, archiving.DELETE])
-def test_chore_reads_old_mails_by_the_documents_index(ferryman_db: Connection, statement: str) -> None:
-    """Nothing of 50,000 mails is old enough, or the oldest thousand: no plan reads the table."""
+def test_worker_can_neither_delete_mails_nor_let_others_than_old_sent_ones_leave(ferryman_db: Connection) -> None:
+    """N1: a login that was stolen deletes no mail that waits, and hides no mail that was just sent."""
+    kept = {mail(ferryman_db, "SENT", 0.03, 0.03), mail(ferryman_db, "PENDING", 40, None)}
+    ferryman_db.execute("SET ROLE ferryman_memos_worker")
+    archive = "INSERT INTO memos.email_archive SELECT * FROM memos.email_archive"
+    for statement in ("DELETE FROM memos.email_outbox", archive, "DELETE FROM ferryman.outbox_attempt"):
+        with pytest.raises(errors.InsufficientPrivilege):
+            ferryman_db.execute(statement.encode())
+    assert ferryman_db.execute("SELECT memos.leave(0, 1000, false)").fetchone() == (0,)
+    ferryman_db.execute("RESET ROLE")
+    assert ids(ferryman_db, "email_outbox") == kept
+
+
+def test_mail_that_was_put_back_has_two_records(ferryman_db: Connection) -> None:
+    """N1: who restores a row, sends it again and archives it again loses neither record."""
+    identity = mail(ferryman_db, "SENT", 40, 31)
+    portions(ferryman_db, chore())
+    ferryman_db.execute(
+        "INSERT INTO memos.email_outbox SELECT (jsonb_populate_record(NULL::memos.email_outbox, to_jsonb(a))).*"
+        " FROM memos.email_archive a"
+    )
+    ferryman_db.execute("UPDATE memos.email_outbox SET sent_at = sent_at + interval '1 h'")
+    portions(ferryman_db, chore())
+    found = ferryman_db.execute("SELECT id::text, sent_at FROM memos.email_archive").fetchall()
+    assert ({each for each, _ in found}, len({at for _, at in found})) == ({identity}, 2)
+    assert ids(ferryman_db, "email_outbox") == set()
+
+
+def test_chore_reads_old_mails_by_the_documents_index(ferryman_db: Connection) -> None:
+    """Nothing of 50,000 mails is old enough, or the oldest thousand: no plan reads the table.
+
+    The function has a plan for any values: as a prepared statement does here.
+    """
     ferryman_db.execute(BULK, (create_memo(ferryman_db, MEMO).id,))
     ferryman_db.execute("ANALYZE memos.email_outbox")
-    for seconds in (50_000 * 60, 40_000 * 60, 60):
-        values = {"seconds": seconds, "most": archiving.PORTION}
-        [[plan]] = ferryman_db.execute(f"EXPLAIN (FORMAT JSON) {statement}", values).fetchall()
-        assert "ix_email_outbox_status_created_at" in json.dumps(plan), plan
-        assert "Seq Scan" not in json.dumps(plan), plan
+    [[body]] = ferryman_db.execute("SELECT prosrc FROM pg_proc WHERE oid = 'memos.leave'::regproc").fetchall()
+    body = body.replace("leave.seconds", "$1").replace("leave.most", "$2").replace("leave.keep", "$3")
+    ferryman_db.execute(f"PREPARE leave (float8, bigint, boolean) AS {body}".encode())
+    ferryman_db.execute("SET plan_cache_mode = force_generic_plan")
+    [[plan]] = ferryman_db.execute("EXPLAIN (FORMAT JSON) EXECUTE leave (60, 1000, true)").fetchall()
+    assert "ix_email_outbox_status_created_at" in json.dumps(plan), plan
+    assert "Seq Scan" not in json.dumps(plan), plan
 
 
 def test_constraint_of_the_users_own_does_not_end_the_process(ferryman_db: Connection) -> None:

@@ -150,10 +150,11 @@ def test_a_status_outside_the_lifecycle_is_refused(ferryman_db: Connection) -> N
         ("ferryman_memos", "email_outbox", CRUD),
         ("ferryman_memos", "email_archive", {"SELECT"}),
         ("ferryman_memos_worker", "memos", set()),
-        ("ferryman_memos_worker", "email_outbox", {"SELECT", "DELETE"}),
-        ("ferryman_memos_worker", "email_archive", {"SELECT", "INSERT"}),
+        ("ferryman_memos", "request", {"SELECT", "INSERT"}),
+        ("ferryman_memos_worker", "email_outbox", {"SELECT"}),
+        ("ferryman_memos_worker", "email_archive", {"SELECT"}),
         ("ferryman_courier", "email_outbox", set()),
-        ("ferryman_monitor", "memos", {"SELECT"}),
+        ("ferryman_monitor", "memos", set()),
         ("ferryman_monitor", "email_outbox", set()),
     ],
 )
@@ -166,7 +167,9 @@ def test_each_role_may_do_its_own_work_only(ferryman_db: Connection, role: str, 
         for which, act in (("ferryman_memos_worker", "UPDATE"), ("ferryman_monitor", "SELECT")):
             may = ferryman_db.execute("SELECT has_column_privilege(%s, 'memos.email_outbox', %s, %s)",
                                       (which, column, act)).fetchone()  # fmt: skip
-            assert may == (which == "ferryman_monitor" and column in ("idempotency_key", "meta_created_at"),)
+            assert may == (which == "ferryman_monitor" and column == "meta_created_at",)
+    assert ferryman_db.execute("SELECT has_column_privilege('ferryman_monitor', 'memos.memos', 'title', 'SELECT')"
+                               ).fetchone() == (False,)  # fmt: skip
 
 
 def test_a_memo_may_be_given_its_id(ferryman_db: Connection) -> None:

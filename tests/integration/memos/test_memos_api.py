@@ -56,3 +56,30 @@ def test_memo_with_a_long_address_is_recorded(client: Client) -> None:
     longest = f"{'a' * 64}@{'.'.join(['d' * 46] * 4)}.x"
     answer = client.ask("POST", "/memos", BODY | {"recipient": longest}, by="clerk")
     assert (answer.status, answer.json["mail"]["status"]) == (201, "PENDING")
+
+
+def test_body_of_any_size_is_answered_413(client: Client) -> None:
+    """A client that sends all before it reads gets the answer, and no reset."""
+    answer = client.ask("POST", "/memos", BODY | {"email_body": "x" * 40_000_000}, by="clerk")
+    assert (answer.status, answer.headers["Content-Type"]) == (413, "application/problem+json")
+
+
+@pytest.mark.parametrize(
+    "correction",
+    [
+        "UPDATE memos.email_outbox SET recipient_email = 'bob@example.com', payload = '{}'",
+        "UPDATE memos.memos SET title = 'Summer party'",
+        "DELETE FROM memos.email_outbox",
+    ],
+)
+def test_request_is_repeated_with_what_its_client_said_at_first(
+    client: Client, ferryman_db: Connection, correction: str
+) -> None:
+    """An operator may correct a memo or its mail meanwhile; another body is refused, also once the mail has left."""
+    body = BODY | {"id": "6d0f6a34-29a8-4bb5-8d1b-0f0f4a6f5e11"}
+    assert client.ask("POST", "/memos", body, by="clerk").status == 201
+    ferryman_db.execute(correction.encode())
+    assert client.ask("POST", "/memos", body, by="clerk").status == 200
+    for other in ({"recipient": "bob@example.com"}, {"email_body": "Else."}, {"title": "Summer party"}):
+        assert client.ask("POST", "/memos", body | other, by="clerk").status == 409
+    assert ferryman_db.execute("SELECT count(*) FROM memos.memos").fetchone() == (1,)
