@@ -22,6 +22,7 @@ from ferryman.relay.model import LANES
 from ferryman.relay.ring import Housekeeper, RingKeeper
 from ferryman.relay.source import SourceDatabase, source_of, sources
 from ferryman.relay.store import backlog, claims
+from ferryman.relay.store.backlog import Backlog
 from ferryman.relay.store.kafka_cluster import check_cluster
 from ferryman.relay.topics import TopicDirectory
 from ferryman.runtime.errors import FerrymanError, Misconfigured, Transient
@@ -260,16 +261,25 @@ class _Crew:
 
 @dataclass(slots=True)
 class DrainResult:
-    """The result of a drain. `waiting` entries are left: to be tried later, or behind such entries."""
+    """The result of a drain. `waiting` entries are left: to be tried later, or behind such entries.
+
+    `held` rows may have been sent, and wait for a person.
+    """
 
     published: int = 0
     failed: int = 0
+    held: int = 0
     waiting: int = 0
     seconds: float = 0.0
 
     def add(self, turn: Turn) -> None:
         self.published += turn.published
         self.failed += turn.failed
+
+    def leave(self, left: Sequence[Backlog]) -> None:
+        """Count the rows of a described outbox that are left."""
+        self.held += sum(each.held for each in left)
+        self.waiting += sum(each.waiting for each in left)
 
 
 @dataclass(slots=True)
@@ -295,7 +305,7 @@ def drain(
     """Publish what can be published now, then return. Raise when a database or the cluster is away."""
     relay, began, total = JournalRelay(settings), time.monotonic(), DrainResult()
     for outbox in relay.described:
-        total.waiting += outbox.drain(stopping, total.add)
+        total.leave(outbox.drain(stopping, total.add))
     workers = [
         relay.worker(source, number, stopping, watch)
         for source, watch in [(source, _DrainWatch(total)) for source in relay.sources]

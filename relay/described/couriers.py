@@ -75,7 +75,7 @@ def courier(name: str, settings: Settings, own: Courier | None = None, before: B
 def drain(service: DescribedOutbox, stopping: threading.Event) -> DrainResult:
     """Send the rows of one outbox that are due now."""
     began, total = time.monotonic(), DrainResult()
-    total.waiting = service.drain(stopping, total.add)
+    total.leave(service.drain(stopping, total.add))
     total.seconds = time.monotonic() - began
     return total
 

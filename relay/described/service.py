@@ -29,6 +29,7 @@ from ferryman.relay.described.way_out import Room, SentRow, WayOut
 from ferryman.relay.lanes import Turn
 from ferryman.relay.policy import Waits
 from ferryman.relay.source import SourceDatabase
+from ferryman.relay.store.backlog import Backlog
 from ferryman.runtime import postgres
 from ferryman.runtime.errors import FerrymanError
 from ferryman.runtime.life import Before, Life
@@ -133,11 +134,11 @@ class DescribedOutbox:
                 log.warning("index missing", outbox=self.outbox_name, why=flaw.why, mend=flaw.ddl)
         self._warned = True
 
-    def drain(self, stopping: threading.Event, observe: Callable[[Turn], None]) -> int:
-        """Send what is due now. Return how much is left for later. Raise when the database or the way out is away."""
+    def drain(self, stopping: threading.Event, observe: Callable[[Turn], None]) -> Sequence[Backlog]:
+        """Send what is due now. Return what is left. Raise when the database is away, or the way out and rows wait."""
         with closing(self.way), refusals_are_the_tables(self.outbox_name), self.opened() as table:
-            while not stopping.is_set():
-                self._refuse_to_wait()
+            self._refuse_to_wait()
+            while not stopping.is_set() and not self.way.why_not():
                 turn = self.run_once(table, stopping)
                 observe(turn)
                 if turn.published or turn.failed or self.way.under_way or self._walks:
@@ -148,10 +149,12 @@ class DescribedOutbox:
             self._finish(table, observe)
             if self.reports.unreported and self.reports.last:
                 raise self.reports.last
-            self._refuse_to_wait()
             while not stopping.is_set() and self.housekeeping.forget(table):
                 pass
-            return sum(each.pending + each.retrying + each.claimed for each in self.housekeeping.measure(table))
+            left = self.housekeeping.measure(table)
+            if any(each.waiting for each in left):
+                self._refuse_to_wait()
+            return left
 
     def _refuse_to_wait(self) -> None:
         if self.way.why_not():

@@ -106,6 +106,11 @@ class Backlog(NamedTuple):
     held: int = 0
     """Rows of a described table that may have been sent, and wait for a person."""
 
+    @property
+    def waiting(self) -> int:
+        """The number of rows of a described table that are not sent yet, and are not given up."""
+        return self.pending + self.retrying + self.claimed
+
     def as_dict(self) -> dict[str, Any]:
         """Return the counts that entries have: none of them is claimed or held."""
         return {name: value for name, value in self._asdict().items() if name not in ("claimed", "held")}

@@ -17,6 +17,7 @@ from ferryman.relay.described.service import DescribedOutbox
 from ferryman.relay.described.table import Table
 from ferryman.relay.described.way_out import Room, SentRow
 from ferryman.relay.source import SourceDatabase
+from ferryman.relay.store.backlog import Backlog
 from ferryman.runtime.errors import FerrymanError, Unreachable
 from ferryman.runtime.life import no_hook
 from ferryman.runtime.postgres import Connection
@@ -41,6 +42,7 @@ class TableInMemory:
     too_often: list[Claimed] = field(default_factory=list)
     as_claimed: Callable[[], object] = lambda: None
     settled: list[Settling] = field(default_factory=list)
+    left: list[Backlog] = field(default_factory=list)
     statements: Collection[str] = ()
     limits: Any = None
     connection: Any = field(
@@ -75,8 +77,8 @@ class TableInMemory:
     def forget_attempts(self, _name: str, _seconds: float, *, mails: bool) -> int:
         return 0
 
-    def backlog(self) -> list[Any]:
-        return []
+    def backlog(self) -> list[Backlog]:
+        return self.left
 
 
 @dataclass

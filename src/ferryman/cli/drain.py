@@ -22,8 +22,9 @@ def command(context: click.Context, name: str, as_json: bool) -> int:
     NAME is `relay` for all that goes to Kafka (the default), or the NAME of an [outbox.NAME].
 
     Entries that fail are counted and stay in the outbox: the next drain, or `ferryman run`, tries them again when they
-    are due. One that falls due while the drain still runs is tried again at once. Exit 4 when a database, Kafka or a
-    channel does not answer.
+    are due. One that falls due while the drain still runs is tried again at once. Rows that may have been delivered are
+    counted as held: a person decides on them by `ferryman outbox resolve`. None of these changes the exit code. Exit 4
+    when a database or Kafka does not answer, or a channel does not while rows wait for it.
 
     \b
       ferryman drain
@@ -38,6 +39,7 @@ def command(context: click.Context, name: str, as_json: bool) -> int:
     if as_json:
         print_json(asdict(drained))
     else:
-        click.echo(f"published {drained.published}, failed {drained.failed}, waiting {drained.waiting}, "
+        held = f"held {drained.held} for `ferryman outbox resolve`, " if drained.held else ""
+        click.echo(f"published {drained.published}, failed {drained.failed}, {held}waiting {drained.waiting}, "
                    f"in {drained.seconds:.1f} s")  # fmt: skip
     return Exit.INTERRUPTED if stopping.is_set() else Exit.OK

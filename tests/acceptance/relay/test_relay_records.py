@@ -60,7 +60,7 @@ def test_drain_says_what_it_published_in_json_and_exits_0(
     drained = ferryman.run("drain", "relay", "--json", env=environment, real=real)
     assert drained.wait() == 0
     said = drained.json
-    assert said.keys() == {"published", "failed", "waiting", "seconds"}
+    assert said.keys() == {"published", "failed", "held", "waiting", "seconds"}
     assert (said["published"], said["failed"], said["waiting"]) == (100, 0, 0)
     assert 0 < said["seconds"] < 30
     records = read_topic(ferryman_kafka, topic)
@@ -82,7 +82,7 @@ def test_drain_counts_failing_and_waiting_entries_and_exits_0(
         append(db, Message("t", b"x", key="k", topic="nobody-made-this"))
     drained = ferryman.run("drain", "relay", "--json", env=environment)
     assert drained.wait() == 0
-    assert {**drained.json, "seconds": 0} == {"published": 1, "failed": 1, "waiting": 1, "seconds": 0}
+    assert {**drained.json, "seconds": 0} == {"published": 1, "failed": 1, "held": 0, "waiting": 1, "seconds": 0}
     with psycopg.connect(environment["FERRYMAN_DATABASE_URL"]) as db:
         rows = db.execute("SELECT topic, pending, retrying, parked, failed FROM ferryman.backlog").fetchall()
     assert sorted(rows) == sorted([(topic, 0, 0, 0, 1), ("nobody-made-this", 0, 0, 1, 0)])

@@ -94,7 +94,8 @@ def test_a_due_row_waits_for_one_row_that_was_lost_twice(hooks: HookTable, recei
             turns.table.claim_lost(5)
         hooks.expire()
     hooks.write(*[receiver.url + "/well"] * 2)
-    assert courier("hooks", hooks.settings).drain(threading.Event(), lambda _: None) == 5
+    left = courier("hooks", hooks.settings).drain(threading.Event(), lambda _: None)
+    assert sum(each.waiting for each in left) == 5
     assert [request.path for request in receiver.requests].index("/well") == 1
     assert [status for status, *_ in hooks.rows()] == ["PENDING"] * 5 + ["SENT"] * 2
     assert len(receiver.requests) == 7
@@ -201,4 +202,5 @@ def test_a_process_with_its_housekeeping_counts_as_one_courier(hooks: HookTable)
 def test_the_backlog_is_counted_with_a_row_of_an_infinite_age(hooks: HookTable, created: str) -> None:
     hooks.write("http://later")
     hooks.db.execute("UPDATE shop.hooks SET created_at = %s, next_attempt_at = now() + interval '1 day'", (created,))
-    assert courier("hooks", hooks.settings).drain(threading.Event(), lambda _: None) == 1
+    left = courier("hooks", hooks.settings).drain(threading.Event(), lambda _: None)
+    assert sum(each.waiting for each in left) == 1
