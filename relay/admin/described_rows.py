@@ -2,19 +2,18 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import psycopg
 from psycopg.sql import Literal
 
-from ferryman.migrations import chains
 from ferryman.relay.described.layout import Layout, fit, look
 from ferryman.relay.described.rows import BY_HAND
 from ferryman.relay.described.statements import UNSETTLED, Parts, parts_of, put
 from ferryman.relay.described.table import check_log
 from ferryman.runtime import postgres
-from ferryman.runtime.desk import Act, Connection, Desk, Row, Selection, audit, dict_rows, read_paused_in
+from ferryman.runtime.desk import Act, Connection, Desk, Row, Selection, audit, dict_rows
 from ferryman.runtime.errors import FerrymanError
 from ferryman.runtime.settings_outbox import Outbox
 
@@ -25,7 +24,7 @@ PENDING, RETRYING, SENDING, LOST, FAILED, HELD, DISCARDED, DELIVERED, OTHER = ST
 REPLAYABLE = (FAILED, RETRYING)
 DISCARDABLE = (PENDING, RETRYING, LOST, FAILED)
 CHUNK = 1_000
-_MOST_DESTINATIONS, _MOST_ATTEMPTS, _MOST_ACTS = 20, 1_000, 500
+_MOST_OF_SUBJECT = 20
 
 _SELECTED = """\
 (%(ids)s::text[] IS NULL OR t.{id} = ANY (%(ids)s::text[]::{id_type}[]))
@@ -50,30 +49,14 @@ WHERE {selected} AND (%(after)s::text IS NULL OR ({row_order}) > (
 ORDER BY {row_order} LIMIT %(most)s
 """
 
+_IDS = """\
+-- outbox.row_ids
+SELECT t.{id}::text FROM {table} t WHERE t.{role} = %(value)s::text::{role_type} ORDER BY {row_order} LIMIT %(most)s
+"""
+
 _COUNTS = """\
 -- outbox.row_counts
 SELECT {state}, count(*) FROM {table} t WHERE {selected} GROUP BY 1
-"""
-
-# Neither delivered rows nor discarded ones are counted: there may be any number of them.
-_STATISTICS = """\
--- outbox.row_statistics
-SELECT grouping(destination) AS total, destination, count(*) FILTER (WHERE state = 'pending') AS pending,
-       count(*) FILTER (WHERE state = 'retrying') AS retrying, count(*) FILTER (WHERE state = 'sending') AS sending,
-       count(*) FILTER (WHERE state = 'lost') AS lost, count(*) FILTER (WHERE state = 'failed') AS failed,
-       count(*) FILTER (WHERE state = 'held') AS held,
-       count(*) FILTER (WHERE due) AS due,
-       extract(epoch FROM clock_timestamp() - min(created) FILTER (WHERE alive))::float8 AS oldest_age_seconds,
-       extract(epoch FROM clock_timestamp() - min(created) FILTER (WHERE due))::float8 AS oldest_due_age_seconds
-FROM (
-    SELECT r.*, r.state IN ('pending', 'retrying', 'sending', 'lost') AS alive,
-           r.state IN ('pending', 'retrying') AND r.is_due AS due
-    FROM (SELECT {row_destination} AS destination, {state} AS state, {is_due} AS is_due,
-                 {created}::timestamptz AS created
-          FROM {table} t WHERE t.{status} IN ({unfinished})) r
-) r
-GROUP BY ROLLUP (destination) ORDER BY total DESC, count(*) FILTER (WHERE alive) DESC, destination
-LIMIT %(most)s
 """
 
 _PAYLOAD = """\
@@ -130,25 +113,6 @@ WITH {chosen}, changed AS (
 SELECT count(*), (SELECT c.id::text FROM changed c ORDER BY c.id DESC LIMIT 1) FROM changed
 """
 
-_ATTEMPTS = """\
--- outbox.row_attempts
-SELECT began_at, ended_at, outcome, code, error, reference, excerpt, content FROM (
-    SELECT a.* FROM ferryman.outbox_attempt a WHERE a.outbox = %(outbox)s AND a.row_id = %(id)s
-    ORDER BY a.began_at DESC LIMIT %(most)s
-) latest ORDER BY began_at
-"""
-
-_ACTS = """\
--- outbox.row_acts
-SELECT at, act, who, reason, entries, filter FROM ferryman.outbox_audit
-WHERE filter ->> 'outbox' = %(outbox)s ORDER BY id DESC LIMIT %(most)s
-"""
-
-_COURIERS = """\
--- outbox.couriers
-SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = %(name)s
-"""
-
 _ACTS_OF: Mapping[str, tuple[str, Parts]] = {
     "replay": (_REPLAY, {}), "discard": (_DISCARD, {}),
     "resolve-sent": (_RESOLVE, {"set_resolved": "{set_sent}"}),
@@ -182,6 +146,10 @@ class RowDesk:
     outbox: Outbox
     layout: Layout
     parts: Parts
+    unread: frozenset[str] = frozenset()
+    """The roles of columns that are left out, because this login may not read them."""
+    archived: bool = False
+    """True if these are the rows of its archive."""
 
     @property
     def names_destination(self) -> bool:
@@ -196,11 +164,45 @@ class RowDesk:
         return dict_rows(connection, put(template, self.parts), values)
 
 
-def open_rows(desk: Desk, called: str, name: str, outbox: Outbox) -> RowDesk:
-    """Return the outbox; raise Misconfigured if its table does not fit its description."""
+def open_rows(desk: Desk, called: str, name: str, outbox: Outbox, *, only_looks: bool = False) -> RowDesk:
+    """Return the outbox; raise Misconfigured if its table does not fit its description.
+
+    `only_looks`: leave out who a row is for, if this login may read the table without it.
+    """
     with postgres.translated():
-        layout = fit(name, outbox, look(desk.connection, outbox), by_relay=False)
-    return RowDesk(desk, called, name, outbox, layout, _parts(name, outbox, layout))
+        live = look(desk.connection, outbox)
+        layout = fit(name, outbox, live, by_relay=False)
+    personal = ("destination",) if outbox.order == "key" else ("destination", "key")
+    given = {role: layout.columns[role] for role in personal if only_looks and layout.has(role)}
+    unread = frozenset(role for role, column in given.items() if live and not live.columns[column].readable)
+    seen = replace(layout, columns={role: each for role, each in layout.columns.items() if role not in unread})
+    return RowDesk(desk, called, name, outbox, seen, _parts(name, outbox, seen), unread)
+
+
+def ids_of(rows: RowDesk, role: str, value: str) -> list[str]:
+    """Return the ids of the oldest rows with this value in the column of a role."""
+    named = {"role": "{%s}" % role, "role_type": "{%s_type}" % role}  # noqa: UP031 - braces
+    with rows.desk.acting() as connection:
+        found = connection.execute(put(_IDS, {**rows.parts, **named}), {"value": value, "most": _MOST_OF_SUBJECT})
+        return [identity for (identity,) in found.fetchall()]
+
+
+def archive_of(rows: RowDesk) -> RowDesk | None:
+    """Return the archive of the outbox, whose rows are looked at in the same way."""
+    if rows.outbox.archive is None:
+        return None
+    outbox = rows.outbox.model_copy(update={"table": rows.outbox.archive})
+    layout = replace(rows.layout, table=tuple(outbox.table.split(".")))
+    return replace(rows, outbox=outbox, layout=layout, parts=_parts(rows.name, outbox, layout), archived=True)
+
+
+def holding(rows: RowDesk, identity: str) -> RowDesk:
+    """Return the archive's desk, if the row has left for the archive."""
+    with _known(rows):
+        if rows.outbox.archive is None or ids_of(rows, "id", identity):
+            return rows
+        archive = archive_of(rows)
+        return archive if archive and ids_of(archive, "id", identity) else rows
 
 
 def _parts(name: str, outbox: Outbox, layout: Layout) -> Parts:
@@ -277,16 +279,6 @@ def at_ids(rows: RowDesk, ids: Sequence[str]) -> list[Row]:
     return found
 
 
-def statistics(rows: RowDesk) -> Row:
-    """Return how many rows wait, altogether and by destination, and what holds them up."""
-    with rows.desk.acting() as connection:
-        found = rows.fetch(connection, _STATISTICS, most=_MOST_DESTINATIONS + 1)
-        facts = {"paused": read_paused_in(connection, rows.name), "couriers": couriers(rows, connection)}
-    total = {name: value for name, value in found[0].items() if name not in ("total", "destination")}
-    places = [{name: value for name, value in each.items() if name != "total"} for each in found[1:]]
-    return {"outbox": rows.name, **total, "destinations": places, **facts}
-
-
 def payload(rows: RowDesk, identity: str) -> bytes | None:
     with rows.desk.acting() as connection:
         content = postgres.value(connection.execute(put(_PAYLOAD, rows.parts), {"id": identity}))
@@ -306,30 +298,6 @@ def check_destination(rows: RowDesk, destination: str) -> None:
         kind = rows.layout.types["topic" if rows.by_kafka else "destination"]
         remedy = "name a destination of its rows" if written is None else f"say {written}, as its rows do"
         raise FerrymanError(f"a destination of {rows.outbox.table} is of the type {kind}", remedy=remedy)
-
-
-def couriers(rows: RowDesk, connection: Connection) -> int:
-    """Return how many processes that deliver the outbox are connected."""
-    return int(postgres.value(connection.execute(_COURIERS, {"name": f"ferryman outbox {rows.name}"[:63]})))
-
-
-def history(rows: RowDesk, connection: Connection, identity: str) -> list[Row]:
-    """Return the row's recorded attempts, the oldest first: those by Kafka are not recorded."""
-    if rows.by_kafka:
-        return []
-    return dict_rows(connection, _ATTEMPTS, {"outbox": rows.name, "id": identity, "most": _MOST_ATTEMPTS})
-
-
-def acts(rows: RowDesk, connection: Connection, row: Row) -> list[Row]:
-    """Return the acts by hand that may have concerned the row, the newest first."""
-    if not any(chains.level(connection, [chains.ENGINE]).values()):
-        return []
-    every = dict_rows(connection, _ACTS, {"outbox": rows.name, "most": _MOST_ACTS})
-    return [each for each in every if _concerns(each["filter"], row)]
-
-
-def _concerns(given: Mapping[str, Any], row: Row) -> bool:
-    return row["id"] in given.get("ids", [row["id"]]) and given.get("destination") in (None, "", row["destination"])
 
 
 def count(rows: RowDesk, selection: RowSelection) -> dict[str, int]:

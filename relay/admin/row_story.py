@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ferryman.relay.admin import described_rows
+from ferryman.relay.admin import described_rows, row_facts
 from ferryman.relay.admin.described_rows import RowDesk
 from ferryman.relay.admin.entry_story import Explained, attempts, times, when
 from ferryman.relay.described.rows import IN_DOUBT_BEGINS
@@ -29,26 +29,32 @@ class RowFacts:
     called: str = ""
     """The outbox as a person names it on the command line."""
     by_kafka: bool = False
+    archive: str | None = None
+    """The archive that the row has left for."""
 
 
 def look(rows: RowDesk, identity: str) -> RowFacts:
-    """Return the row with this id, and what explains it."""
+    """Return the row with this id, and what explains it. It may have left for the archive."""
+    rows = described_rows.holding(rows, identity)
     [row] = described_rows.at_ids(rows, [identity])
     with rows.desk.acting() as connection:
         return RowFacts(
             row,
-            described_rows.history(rows, connection, row["id"]),
+            row_facts.history(rows, connection, row["id"]),
             read_paused_in(connection, rows.name),
-            described_rows.couriers(rows, connection),
-            described_rows.acts(rows, connection, row),
+            row_facts.couriers(rows, connection),
+            row_facts.acts(rows, connection, row),
             rows.called,
             rows.by_kafka,
+            rows.outbox.table if rows.archived else None,
         )
 
 
 def explain(known: RowFacts) -> Story:
     """Return the row's story. Pure: everything that is known is passed."""
     reason, command = _explained(known)
+    if known.archive:
+        reason, command = f"{reason}; it is in the archive {known.archive}", None
     return Story(f"{known.row['status']}: {reason}", command)
 
 

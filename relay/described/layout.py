@@ -47,10 +47,13 @@ _ROLES: dict[str, tuple[tuple[str, ...], str]] = {
     "done_at": (_TIMES, "timestamptz"),
     "reference": (_TEXTS, "text"),
     "updated_at": (_TIMES, "timestamptz"),
+    "subject": ((), "uuid"),
 }
 _USEFUL = {"destination", "payload", "created_at", "next_attempt_at", "done_at"}
 """The roles of optional columns that a new table gets."""
 _OF_KAFKA, _OF_CHANNELS = {"topic"}, {"destination", "reference", "updated_at"}
+_ON_REQUEST = ("updated_at", "subject")
+"""The roles of columns that a table has only if they are named."""
 CHANGED = ("status", "attempts", "error", "lease", "next_attempt_at", "done_at", "reference", "updated_at")
 """The roles of columns that the relay writes."""
 
@@ -179,7 +182,7 @@ def _wanted(outbox: Outbox) -> Iterator[tuple[str, tuple[str, bool]]]:
             continue
         elif role not in given and role in optional and role in given.values():
             continue  # the column with this role's usual name was given another role
-        elif role in given or not (fixed.get(role) or role == "updated_at"):
+        elif role in given or not (fixed.get(role) or role in _ON_REQUEST):
             yield role, (given.get(role, role), role in given or role not in optional)
 
 

@@ -41,7 +41,8 @@ def described(memos: MemosSettings) -> Mapping[str, Any]:
         "columns": {
             "key": "idempotency_key", "destination": "recipient_email", "type": "event_type", "attempts": "retry_count",
             "error": "error_message", "done_at": "sent_at", "created_at": "meta_created_at",
-            "updated_at": "meta_updated_at",
+        "archive": "memos.email_archive",
+            "updated_at": "meta_updated_at", "subject": "memo_id",
         },
         "words": {"pending": ["PENDING"], "claimed": "SENDING", "done": "SENT", "dead": "FAILED"},
         "lease": {"column": "last_attempt_at", "seconds": 60},

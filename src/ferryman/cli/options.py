@@ -187,7 +187,8 @@ def open_rows(context: click.Context, called: str, source: str | None) -> Iterat
     """Connect for a person to a described outbox whose table fits its description."""
     with open_named(context, called, source) as (desk, named):
         desk.connection.adapters.register_loader("timestamptz", EndlessTimes)
-        yield described_rows.open_rows(desk, called, named.name, named.outbox)
+        looks = _role_of(context) == roles.MONITOR
+        yield described_rows.open_rows(desk, called, named.name, named.outbox, only_looks=looks)
 
 
 def reading(process: str) -> Callable[[Callable[..., CommandResult]], Callable[..., int]]:

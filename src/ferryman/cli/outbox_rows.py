@@ -9,7 +9,7 @@ import click
 from ferryman.cli import options, output, wiring
 from ferryman.cli.options import Order
 from ferryman.cli.output import CommandResult, counted, json_option, nothing_changed
-from ferryman.relay.admin import described_rows, row_story, table_check
+from ferryman.relay.admin import described_rows, row_facts, row_story, table_check
 from ferryman.relay.admin.described_rows import DELIVERED, DISCARDABLE, HELD, LOST, SENDING, RowDesk, RowSelection
 from ferryman.relay.admin.row_story import RowFacts
 from ferryman.runtime.desk import Row
@@ -54,7 +54,7 @@ def check(context: click.Context, name: str, source: str | None, as_json: bool) 
 
 def stats(rows: RowDesk) -> CommandResult:
     """Return how much waits in the outbox, for how long, and what holds it up."""
-    found = described_rows.statistics(rows)
+    found = row_facts.statistics(rows)
     data = {**found, "paused": [output.with_iso_times(each) for each in found["paused"]]}
     return CommandResult(data, _stats_lines(rows, found))
 
@@ -79,7 +79,7 @@ def _stats_lines(rows: RowDesk, found: Row) -> Iterator[str]:
 def _counts(each: Row) -> tuple[str, ...]:
     age = each["oldest_age_seconds"]
     pending, *others = (f"{each[name]:,}" for name in _COUNTS)
-    return str(each["destination"]), pending, "-" if age is None else span(age), *others
+    return each["destination"] or "-", pending, "-" if age is None else span(age), *others
 
 
 def _paused_line(called: str, each: Row) -> str:
@@ -121,7 +121,7 @@ def shown(rows: RowDesk, identity: str, *, payload: bool) -> CommandResult:
     """Return a row's whole story."""
     known = row_story.look(rows, identity)
     story = row_story.explain(known)
-    content = described_rows.payload(rows, known.row["id"]) if payload else None
+    content = described_rows.payload(described_rows.holding(rows, identity), known.row["id"]) if payload else None
     acts = [{name: act[name] for name in ("at", "act", "who", "reason", "entries")} for act in known.acts]
     data = {
         **_as_dict(known.row), "reason": story.reason, "next": story.next,
@@ -168,6 +168,8 @@ def selection_of(rows: RowDesk, asked: Mapping[str, Any]) -> RowSelection:
     """Return the selection that was asked for; refuse conditions that the table has no column for."""
     if asked.get("topic") is not None:
         raise click.UsageError("--topic is of the journal: with --outbox say --destination")
+    if unread := [name for name in sorted(rows.unread) if asked[name] is not None]:
+        raise click.UsageError(f"--{unread[0]}: this login may not read it; use one that delivers {rows.called}")
     for name, role in (("key", "key"), ("since", "created_at"), ("until", "created_at")):
         if asked[name] is not None and not rows.layout.has(role):
             raise click.UsageError(f"the rows of {rows.called} cannot be chosen so: they have no {role}")

@@ -63,6 +63,9 @@ class OutboxColumns(Section):
     updated_at: Column | None = setting(
         None, "Set with every change of the row. Default: none; a trigger of your own may do it."
     )
+    subject: Column | None = setting(
+        None, "The id of what a row is about: `ferryman trace` finds a row by it too, where rows leave by a channel."
+    )
 
 
 class OutboxWords(Section):
@@ -131,6 +134,9 @@ class Outbox(Section):
     """
 
     table: Table = setting(..., "The table's name, with its schema: `shop.outbox`.")
+    archive: Table | None = setting(
+        None, "A table with the same columns that old rows are moved to: `outbox show` and `ferryman trace` look there."
+    )
     source: str | None = setting(
         None,
         "The name in [relay.sources] of the database that has it. Needed if there are several, "

@@ -3,7 +3,7 @@
 import pytest
 
 from ferryman.relay import metrics
-from ferryman.relay.admin import described_rows
+from ferryman.relay.admin import described_rows, row_facts
 from ferryman.relay.described.housekeeping import RowHousekeeping
 from ferryman.relay.described.table import open_table
 from ferryman.runtime.desk import Desk
@@ -49,7 +49,7 @@ def test_gauges_count_the_mails_by_state_as_the_command_does(ferryman_db: Connec
     counts = {name: times * sum(each[4] == name for each in STATES) for name in GAUGES}
     assert shown(source) == counts
     rows = described_rows.open_rows(Desk(ferryman_db, Database()), "memos", "memos", outbox)
-    said = described_rows.statistics(rows)
+    said = row_facts.statistics(rows)
     assert {**{name: said[name] for name in ("pending", "retrying", "failed", "held")},
             "claimed": said["sending"] + said["lost"]} == counts  # fmt: skip
     ferryman_db.execute("UPDATE memos.email_outbox SET status = 'SENT'")

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from ferryman.relay.admin.described_rows import open_rows, statistics
+from ferryman.relay.admin.described_rows import open_rows
+from ferryman.relay.admin.row_facts import statistics
 from ferryman.relay.described.couriers import courier
 from ferryman.relay.described.table import Table
 from ferryman.relay.described.way_out import Room

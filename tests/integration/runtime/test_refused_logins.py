@@ -190,8 +190,12 @@ def test_the_doctor_fails_for_an_outbox_that_is_bound_to_another_kafka_cluster(
 @pytest.mark.parametrize(
     ("command", "roles"),
     [
-        ("stats --outbox memos", ("ferryman_monitor", "ferryman_memos_worker")),
+        ("stats --outbox memos", ("ferryman_memos", "ferryman_monitor")),
         ("show 1f0db1ec-0000-4000-8000-000000000000 --outbox memos", ("ferryman_memos_worker", "ferryman_monitor")),
+        (
+            "show 1f0db1ec-0000-4000-8000-000000000000 --outbox memos --payload",
+            ("ferryman_monitor", "ferryman_memos_worker"),
+        ),
         ("replay --status FAILED --outbox memos", ("ferryman_monitor", "ferryman_memos_worker")),
         (
             "resolve memos --id 1f0db1ec-0000-4000-8000-000000000000 --sent --reason r",
@@ -203,7 +207,7 @@ def test_a_command_on_the_mails_of_memos_names_the_role_that_it_needs(
     ferryman_db: Database, login: Login, refused: Refused, monkeypatch: pytest.MonkeyPatch, *, command: str,
     roles: tuple[str, str],
 ) -> None:  # fmt: skip
-    """The monitor's role may not read the addresses of mails, and is not that of couriers of other outboxes."""
+    """The monitor's role may read no text of mails, and is not that of couriers of other outboxes."""
     monkeypatch.setenv("FERRYMAN_EMAIL__PROVIDER", "file")
     memo = "INSERT INTO memos.memos (memo_number_prefix, department_code, title) VALUES ('HR', 'd', 't') RETURNING id"
     ferryman_db.execute(
