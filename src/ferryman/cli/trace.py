@@ -50,9 +50,10 @@ def command(context: click.Context, *, reference: UUID | int | Place, no_kafka: 
       ferryman trace 9f1c1a52-6f0e-4b7e-9d5a-3c1f0a7b2e10 --json --no-kafka
       ferryman trace orders/2/4711
 
-    ID is the id of a message, of a payment or of another saga; or a position in an outbox, or TOPIC/PARTITION/OFFSET. A
-    message is followed from its entry to the receipts of its consumers, and on to what they reported. A payment is told
-    by its own id and by the id of each of its messages. Receipts and payments are found at once, however much is
+    ID is the id of a message, of a payment or of another saga, of a row that leaves by a channel or of what that is
+    about (a memo); or a position in an outbox, or TOPIC/PARTITION/OFFSET. A message is followed from its entry to the
+    receipts of its consumers, and on to what they reported. A payment is told by its own id and by the id of each of
+    its messages. Receipts and payments are found at once, however much is
     retained; a message that only stands in an outbox is looked for among the newest entries first, for 10 seconds. The
     databases are those of database_url, of [relay.sources] and of the services (payments.wallet_database_url). If one
     of them or Kafka does not answer, the rest is told, what is missing is said, and the exit code is 5; it is 1 if

@@ -22,6 +22,7 @@ from ferryman.evidence import messages as facts
 from ferryman.evidence.journey import Event, Journey, StoryTeller, Times, Witness, applied_to_nothing
 from ferryman.evidence.kafka import SeenRecord
 from ferryman.evidence.messages import OutboxEntry
+from ferryman.evidence.row_trace import row_told
 from ferryman.evidence.sides import Connection, Side, Sides, database_of
 from ferryman.evidence.way import Ending, Traced, conclude
 from ferryman.relay.admin.entry_story import look
@@ -77,9 +78,11 @@ def trace(
         told = (tracer.tell(sides, subject, ask) for tracer in tracers)
         return next((each for each in told if each), None) or saga_told(sides, machines, subject)
 
-    told = tell(identity)
+    looked: list[str] = []
+    told = tell(identity) or row_told(sides, identity, looked)
     if told is None:
         clues = clues_of(sides, identity, [each.name for each in machines])
+        clues.looked.extend(looked)
         of_subjects = (tell(subject) for subject in subjects_of(sides, identity, clues, tracers))
         told = next((each for each in of_subjects if each), None) or _message(sides, identity, clues, ask)
     return addressed(sides, told)
@@ -222,7 +225,7 @@ def _id_of(seen: inbox.MessageView) -> UUID:
 def _message(sides: Sides, identity: UUID, clues: Clues, ask: AskKafka) -> Traced:
     if not clues.hints:
         raise FerrymanError(
-            f"nobody knows {identity}: no subject of a service has this id, and no message in {'; '.join(clues.looked)}"
+            f"nobody knows {identity}: no subject of a service has this id, and nothing in {'; '.join(clues.looked)}"
             + "".join(f". Not looked at: {each}" for each in sides.missing),
             remedy="its transaction may not have committed; what is older than the retention is gone for good",
         )
