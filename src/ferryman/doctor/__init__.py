@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from ferryman.doctor import kafka, postgres
+from ferryman.doctor import email, kafka, postgres
 from ferryman.doctor.model import Check, Status, from_error, ok, skipped
 from ferryman.runtime.errors import FerrymanError
 from ferryman.runtime.redaction import redact
@@ -20,6 +20,8 @@ def examine(settings: Settings) -> Iterator[Check]:
     yield from postgres.checks(settings)
     yield from kafka.checks(settings)
     yield _registry(settings)
+    if settings.email.provider is not None:
+        yield email.check(settings)
 
 
 def _registry(settings: Settings) -> Check:
