@@ -45,6 +45,8 @@ LAST = (401, 408, 413, 503)
 """After these statuses the connection is closed."""
 DROP_SECONDS, DROP_BYTES = 1.0, 65536
 """The limits of what is dropped of an unread body, after the answer."""
+LARGE_SECONDS, LARGE_BYTES = 5.0, 64 << 20
+"""The same after 413, which only a client with a token is answered: many read that only once they have sent all."""
 
 MAKE_ONE = (
     "make one with `openssl rand -hex 32`, keep it with the client, and set its SHA-256 "
@@ -139,8 +141,8 @@ class Slots:
 class Exchange:
     """A request and its answer. The answer is the connection's last if it refuses, or comes before the body's end.
 
-    Otherwise the client could send its body for ever. A little of it is read after the answer and dropped: closing at
-    once would reset the connection, and the client might never see the answer.
+    Otherwise the client could send its body for ever. The rest, up to a limit, is read after the answer and dropped:
+    closing at once would reset the connection, and the client might never see the answer.
     """
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -167,9 +169,10 @@ class Exchange:
 
     async def _drop_rest(self) -> None:
         dropped = 0
+        seconds, most = (LARGE_SECONDS, LARGE_BYTES) if self.status == 413 else (DROP_SECONDS, DROP_BYTES)
         with suppress(TimeoutError):
-            async with asyncio.timeout(DROP_SECONDS):
-                while self._unread and dropped < DROP_BYTES:
+            async with asyncio.timeout(seconds):
+                while self._unread and dropped < most:
                     dropped += len((await self.receive()).get("body", b""))
 
 

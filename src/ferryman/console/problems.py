@@ -59,7 +59,9 @@ def handle(app: FastAPI) -> None:
 def _invalid(_request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
     found = error.errors()
-    errors = [{"field": _field(each["loc"]), "problem": str(each["msg"])} for each in found]
+    errors = [
+        {"field": _field(each["loc"]), "problem": str(each["msg"]).removeprefix("Value error, ")} for each in found
+    ]
     return problem(422, "fields are wrong: " + ", ".join(dict.fromkeys(each["field"] for each in errors)), errors)
 
 

@@ -125,6 +125,7 @@ def test_an_answer_without_the_body_is_the_connections_last(
 ) -> None:
     """N12: otherwise the body would be read for ever. A little of it is dropped, so that the answer can be read."""
     monkeypatch.setattr(gate, "DROP_BYTES", 3)
+    monkeypatch.setattr(gate, "LARGE_BYTES", 3)
     endless = [part(b"1", more=True)] * 4
     sent, through = ask(*endless, path=path, by=[by], headers=[headers])
     assert (statuses(sent), closing(sent)) == ([status], [True])

@@ -99,7 +99,7 @@ def address_of(text: str) -> Address:
         raise InvalidMail(f"the address has {len(text)} characters: more than {_MOST_ADDRESS_CHARACTERS}")
     local, _, domain = text.partition("@")
     if text.count("@") != 1:
-        raise InvalidMail(f"the address has {text.count('@')} characters @ instead of one")
+        raise InvalidMail(f"the address has {text.count('@') or 'no'} @, and needs exactly one")
     if not _LOCAL.fullmatch(local) or len(local) > _MOST_LOCAL_CHARACTERS:
         raise InvalidMail(
             "the part of the address before the @ is not valid: letters, digits and the marks that need no quotes, "
