@@ -189,7 +189,7 @@ def _wanted(outbox: Outbox) -> Iterator[tuple[str, tuple[str, bool]]]:
 def _optional(outbox: Outbox) -> Iterator[str]:
     """Yield the roles that a table may lack."""
     yield from ("headers", "content_type", "done_at", "reference")
-    if outbox.order != "key":
+    if outbox.order != "key" and outbox.retry.max_outage_seconds is None:
         yield "created_at"
     if not outbox.retry.jitter:
         yield "next_attempt_at"
@@ -248,7 +248,7 @@ def _why_needed(role: str, outbox: Outbox) -> str:
         return f"columns.{role} names it"
     needs = {
         "next_attempt_at": "retry.jitter needs it; ",
-        "created_at": 'order = "key" needs it; ',
+        "created_at": 'order = "key" needs it; ' if outbox.order == "key" else "retry.max_outage_seconds needs it; ",
         "key": 'order = "key" needs it; ' if outbox.order == "key" else "",
     }
     instead = {

@@ -84,14 +84,16 @@ class Settling(NamedTuple):
         return self.end in (RowEnd.FAILED, RowEnd.GIVEN_UP)
 
 
-def settling(outbox: Outbox, row: Claimed, outcome: Outcome | None, *, dice: float = 0.0) -> Settling:
+def settling(outbox: Outbox, row: Claimed, outcome: Outcome | None, *, dice: float = 0.0, now: float = 0.0) -> Settling:
     """Decide on a row; without an outcome it was not tried.
 
     Without a word for dead, a rejected row is tried as often as any other that fails. An HTTP destination concerns the
     row alone: each of its failures counts. Kafka and a mail provider are shared by all rows: their outages count for
-    none, unless `retry.count_outages` says so.
+    none, unless `retry.count_outages` says so, or the row is older than `retry.max_outage_seconds`.
     """
-    shared = outbox.channel in ("kafka", "email") and not outbox.retry.count_outages
+    longest = outbox.retry.max_outage_seconds
+    overdue = longest is not None and row.created_us > 0 and now - row.created_us / 1e6 > longest
+    shared = outbox.channel in ("kafka", "email") and not (outbox.retry.count_outages or overdue)
     match outcome:
         case None:
             return released(row)

@@ -328,7 +328,7 @@ class DescribedOutbox:
         if not sent:
             return Turn()
         settlings = [
-            settling(self.outbox, each.row, each.outcome, dice=random.random())._replace(
+            settling(self.outbox, each.row, each.outcome, dice=random.random(), now=time.time())._replace(
                 outcome=each.outcome, content=each.content
             )
             for each in sent

@@ -17,6 +17,10 @@ class MemosSettings(Section):
         False, "Whether an attempt counts that failed because the provider is away.",
         danger="an outage of a few minutes makes every waiting mail FAILED",
     )  # fmt: skip
+    max_outage_seconds: float | None = setting(
+        None, "How long mails wait for a provider that is away; then failed attempts count. Default: for ever.",
+        unit="seconds", gt=0,
+    )  # fmt: skip
     retention_seconds: float = setting(
         2_592_000.0, "How long SENT mails stay in `memos.email_outbox`: an hour at least. 0 keeps them for ever.",
         unit="seconds", ge=0, le=1e10,
@@ -37,17 +41,17 @@ def described(memos: MemosSettings) -> Mapping[str, Any]:
     """Return the description of `memos.email_outbox`: the fifth failure is the last."""
     return {
         "table": "memos.email_outbox",
+        "archive": "memos.email_archive",
         "channel": "email",
         "columns": {
             "key": "idempotency_key", "destination": "recipient_email", "type": "event_type", "attempts": "retry_count",
             "error": "error_message", "done_at": "sent_at", "created_at": "meta_created_at",
-        "archive": "memos.email_archive",
             "updated_at": "meta_updated_at", "subject": "memo_id",
         },
         "words": {"pending": ["PENDING"], "claimed": "SENDING", "done": "SENT", "dead": "FAILED"},
         "lease": {"column": "last_attempt_at", "seconds": 60},
         "retry": {
             "limit": 5, "base_seconds": memos.base_seconds, "cap_seconds": memos.cap_seconds,
-            "count_outages": memos.count_outages,
+            "count_outages": memos.count_outages, "max_outage_seconds": memos.max_outage_seconds,
         },
     }  # fmt: skip

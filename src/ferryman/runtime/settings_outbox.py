@@ -125,6 +125,10 @@ class OutboxRetry(Section):
         False, "Whether an attempt counts that failed because Kafka, or the whole topic, is away. Channels count each.",
         danger="a short outage gives up every waiting row: a person must find them and send them",
     )  # fmt: skip
+    max_outage_seconds: float | None = setting(
+        None, "With channel `email`: how long a row waits, from when it was written, before attempts count that fail "
+        "because the provider is away. Default: for ever.", unit="seconds", gt=0,
+    )  # fmt: skip
 
 
 class Outbox(Section):
@@ -207,6 +211,11 @@ class Outbox(Section):
             raise InvalidSetting(
                 f"topic is of channel kafka, and the channel is {self.channel}",
                 remedy="remove topic, or channel",
+            )
+        if self.channel != "email" and self.retry.max_outage_seconds is not None:
+            raise InvalidSetting(
+                f"retry.max_outage_seconds is of channel email, and the channel is {self.channel}",
+                remedy="remove it; retry.count_outages is for Kafka, and other channels count each failure",
             )
         if self.unsigned and self.signs:
             raise InvalidSetting(

@@ -1,7 +1,8 @@
-"""An outage of the mail server uses up no attempt of a mail, unless `memos.count_outages` says so."""
+"""An outage of the mail server uses up no attempt of a mail, unless a setting says so."""
 
 import threading
 from contextlib import suppress
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,7 @@ from ferryman.testing.mail import ACCEPTED, MailServer
 from support.mailing import by_smtp
 
 LIMIT = 5
+BURNED = [("PENDING", n) for n in range(1, LIMIT)] + [("FAILED", LIMIT)] * 2
 EXPIRE = "UPDATE memos.email_outbox SET last_attempt_at = last_attempt_at - interval '2 h'"
 
 
@@ -26,19 +28,21 @@ def mail(db: Connection) -> tuple[str, int]:
 
 
 @pytest.mark.parametrize(
-    ("count_outages", "during", "after"),
+    ("set_to", "during", "after"),
     [
-        (False, [("PENDING", 0)] * 6, ("SENT", 0)),
-        (True, [("PENDING", n) for n in range(1, LIMIT)] + [("FAILED", LIMIT)] * 2, ("FAILED", LIMIT)),
+        ({}, [("PENDING", 0)] * 6, ("SENT", 0)),
+        ({"max_outage_seconds": 3600}, [("PENDING", 0)] * 6, ("SENT", 0)),
+        ({"count_outages": True}, BURNED, ("FAILED", LIMIT)),
+        ({"max_outage_seconds": 0.001}, BURNED, ("FAILED", LIMIT)),
     ],
 )
 def test_attempts_in_an_outage_count_only_if_that_is_set(
-    ferryman_db: Connection, ferryman_database_url: str, count_outages: bool, during: list[tuple[str, int]],
+    ferryman_db: Connection, ferryman_database_url: str, set_to: dict[str, Any], during: list[tuple[str, int]],
     after: tuple[str, int],
 ) -> None:  # fmt: skip
     """N8. Six sweeps by a timer: the server refuses them all for a reason of its own, then is well again."""
     create_memo(ferryman_db, MemoInput("HR", "people", "Party", "ann@example.com", "You are invited."))
-    own = Courier("memos", outbox=described(MemosSettings(count_outages=count_outages)))
+    own = Courier("memos", outbox=described(MemosSettings(**set_to)))
 
     def swept() -> tuple[str, int]:
         settings = Settings(database_url=ferryman_database_url, email=by_smtp(server))
@@ -53,4 +57,4 @@ def test_attempts_in_an_outage_count_only_if_that_is_set(
         assert [swept() for _ in during] == during
         server.answer = lambda _: ACCEPTED
         assert swept() == after
-    assert server.commands.count("DATA") == (LIMIT if count_outages else len(during) + 1)
+    assert server.commands.count("DATA") == (LIMIT if during == BURNED else len(during) + 1)

@@ -64,6 +64,20 @@ def test_outages_count_where_the_description_says_so(outcome: Any) -> None:
     assert settling(counting, row(5), None).end is RowEnd.RELEASED
 
 
+@pytest.mark.parametrize(("age", "end"), [(59, RowEnd.RELEASED), (61, RowEnd.FAILED)])
+def test_outage_counts_for_mails_that_have_waited_too_long(age: float, end: RowEnd) -> None:
+    """N8: rows wait, and nothing is burned, until `max_outage_seconds`, if it is set."""
+    waiting = row(1)._replace(created_us=1_000_000)
+    mails = outbox(channel="email", retry={"max_outage_seconds": 60})
+    assert settling(mails, waiting, Unavailable("away"), now=1.0 + age).end is end
+    assert settling(outbox(channel="email"), waiting, Unavailable("away"), now=1.0 + age).end is RowEnd.RELEASED
+    assert settling(mails, waiting._replace(created_us=0), Unavailable("away"), now=1e9).end is RowEnd.RELEASED
+    assert "created_at" in str(flaws(mails, LIVE))
+    for channel in ("kafka", "http"):
+        with pytest.raises(ValidationError, match="max_outage_seconds"):
+            outbox(channel=channel, retry={"max_outage_seconds": 60})
+
+
 @pytest.mark.parametrize("why", [Unknown("away"), Unavailable("away", in_doubt=True)])
 def test_last_attempt_of_a_mail_that_leaves_doubt_is_left_to_a_person(why: Any) -> None:
     """N3: also where outages count."""
