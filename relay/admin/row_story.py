@@ -105,7 +105,7 @@ def _ended(known: RowFacts) -> Explained:
         case described_rows.DISCARDED:
             return f"{row['error']}; it is not sent", _replay(known)
         case described_rows.HELD:
-            settle = f"ferryman outbox resolve {known.called} --id {row['id']} --sent | --resend --reason '...'"
+            settle = f"ferryman outbox resolve {known.called} --id {row['id']} --sent | --resend"
             return f"held for you to decide, because it may have been delivered: {_doubt(row)}", settle
         case _:
             return f"given up after {_failures(known)}{_error(known)}", _replay(known)

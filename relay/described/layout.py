@@ -9,7 +9,7 @@ import psycopg
 from psycopg import sql
 
 from ferryman.runtime.errors import Misconfigured
-from ferryman.runtime.postgres import Connection
+from ferryman.runtime.postgres import URL, Connection
 from ferryman.runtime.settings_outbox import Outbox
 
 _COLUMNS = """\
@@ -138,10 +138,14 @@ def fit(name: str, outbox: Outbox, live: LiveTable | None, *, by_relay: bool = T
     Without `by_relay` the login only looks: the rights of the relay are not asked for.
     """
     if found := flaws(outbox, live, by_relay=by_relay):
+        rights = live is not None and found == list(_refused_rights(outbox, _columns(outbox, live), live))
+        mend = (
+            "connect with a login that may, or as the owner of" if rights else "correct the description, or the table"
+        )
         raise Misconfigured(
             "; ".join(flaw.why for flaw in found),
-            setting=f"outbox.{name}.columns" if live else f"outbox.{name}.table",
-            remedy=f"correct the description, or the table {outbox.table}: " + " ".join(flaw.ddl for flaw in found),
+            setting=URL if rights else f"outbox.{name}.columns" if live else f"outbox.{name}.table",
+            remedy=f"{mend} {outbox.table}: " + " ".join(flaw.ddl for flaw in found),
         )
     assert live is not None
     columns = _columns(outbox, live)

@@ -247,38 +247,34 @@ def discard(order: Order, asked: Mapping[str, Any]) -> int:
 @click.argument("name", metavar="NAME")
 @click.option("--id", "references", multiple=True, required=True, metavar="ID", help="This row; may be given again.")
 @click.option("--sent/--resend", "sent", default=None, help="It was delivered, or it is to be sent again.")
-@click.option("--reason", required=True, help="How you know, for the audit.")
-@options.who_option
-@options.source_option
-@json_option
-@click.pass_context
-def resolve(
-    context: click.Context, name: str, references: tuple[str, ...], *, sent: bool | None, reason: str, who: str | None,
-    source: str | None, as_json: bool,
-) -> int:  # fmt: skip
+@options.act_options
+def resolve(order: Order, *, name: str, references: tuple[str, ...], sent: bool | None) -> int:
     """Decide on rows that are held, because they may have been delivered and the channel cannot find out.
 
     \b
       ferryman outbox list --outbox memos --status FAILED
-      ferryman outbox resolve memos --id 0b8a2c9e-5a0f-4f3e-9d55-3a3b4f0f8a11 --sent --reason 'it is in the mailbox'
-      ferryman outbox resolve memos --id 0b8a2c9e-5a0f-4f3e-9d55-3a3b4f0f8a11 --resend --reason 'it is not in the log'
+      ferryman outbox resolve memos --id 0b8a2c9e-5a0f-4f3e-9d55-3a3b4f0f8a11 --sent
+      ferryman outbox resolve memos --id 0b8a2c9e-5a0f-4f3e-9d55-3a3b4f0f8a11 --sent --yes --reason 'it has arrived'
+      ferryman outbox resolve memos --id 0b8a2c9e-5a0f-4f3e-9d55-3a3b4f0f8a11 --resend --yes --reason 'no log has it'
 
-    NAME is that of [outbox.NAME], or the module:object of a courier. With --sent the row is settled as delivered; with
-    --resend it is due at once, with all its attempts. Both are recorded in the audit and in the row's attempts.
+    NAME is that of [outbox.NAME], or the module:object of a courier. Without --yes nothing is changed. With --sent the
+    row is settled as delivered; with --resend it is due at once, with all its attempts. Both are recorded in the audit
+    and in the row's attempts.
     """
     if sent is None:
         raise click.UsageError("say --sent or --resend")
-    act = options.act_of(who, reason, needed=True)
-    with options.open_rows(context, name, source) as rows:
+    with options.open_rows(order.context, name, order.source) as rows:
         found = described_rows.at_ids(rows, references)
         if others := [f"{each['id']} is {each['state']}" for each in found if each["state"] != HELD]:
             raise FerrymanError(f"only held rows are resolved: {', '.join(others)}",
                                 remedy=f"`ferryman outbox show --outbox {rows.called} ID` says more")  # fmt: skip
+        if not order.yes:
+            return _planned(order, "settle as delivered" if sent else "send again", {HELD: len(found)}, {})
         selection = RowSelection(ids=tuple(each["id"] for each in found))
-        done = _summed(described_rows.resolve(rows, selection, act, sent=sent))
+        done = _summed(described_rows.resolve(rows, selection, order.act, sent=sent))
         run = row_story.run_command(rows.called, by_kafka=rows.by_kafka)
     told = "settled as delivered" if sent else f"due again; {run} sends {_them(done)}"
-    return CommandResult({"rows": done, "sent": sent}, [f"{_rows(done)} {told}"]).print(as_json=as_json)
+    return order.answer({"dry_run": False, "rows": done, "sent": sent}, [f"{_rows(done)} {told}"])
 
 
 def _summed(chunks: Iterator[int]) -> int:

@@ -3,10 +3,13 @@
 import difflib
 
 import click
+import structlog
 from click.shell_completion import CompletionItem
 
 from ferryman.cli import wiring
 from ferryman.runtime.service import collect_less, serve
+
+log = structlog.get_logger(__name__)
 
 
 class ServiceName(click.ParamType[str]):
@@ -56,5 +59,8 @@ def command(context: click.Context, names: tuple[str, ...]) -> int:
     """
     settings = wiring.settings(context)
     services = wiring.services(names, settings)
+    couriers = [name for name, outbox in settings.outbox.items() if outbox.channel != "kafka" and name not in names]
+    if "relay" in names and couriers:
+        log.info("outboxes left to other processes", outboxes=couriers, command=f"ferryman run {' '.join(couriers)}")
     collect_less()
     return serve(services, settings)

@@ -117,8 +117,8 @@ def _play(db: "psycopg.Connection[Any]", mails: MailServer, acts: "_Acts", tell:
             tell(f"\n$ ferryman outbox show --outbox memos {identity}\n{shown}\n")
         arrived = _arrived(db, mails, identity)
         said = ("--sent", "the mail server has it") if arrived else ("--resend", "the mail server does not have it")
-        acts.output("outbox", "resolve", "memos", "--id", identity, said[0], "--reason", said[1])
-        tell(f"$ ferryman outbox resolve memos --id {identity} {said[0]} --reason '{said[1]}'")
+        acts.output("outbox", "resolve", "memos", "--id", identity, said[0], "--yes", "--reason", said[1])
+        tell(f"$ ferryman outbox resolve memos --id {identity} {said[0]} --yes --reason '{said[1]}'")
     acts.output("drain", "memos")
     return len(held)
 

@@ -151,7 +151,17 @@ def test_a_mail_whose_worker_was_killed_is_held_for_a_person(
     assert (refused.wait(), "outbox resolve memos" in refused.stderr) == (1, True)
     shown = ferryman.run("outbox", "show", "--outbox", "memos", str(created.mail), env=environment)
     assert f"outbox resolve memos --id {created.mail}" in shown.stdout
-    resolve = ("outbox", "resolve", "memos", "--id", str(created.mail), decision, "--reason", "the server's log")
+    resolve = (
+        "outbox",
+        "resolve",
+        "memos",
+        "--id",
+        str(created.mail),
+        decision,
+        "--yes",
+        "--reason",
+        "the server's log",
+    )
     done = ferryman.run(*resolve, env=environment)
     assert done.wait() == 0, done.transcript()
     drained(ferryman, environment)

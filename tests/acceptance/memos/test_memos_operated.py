@@ -72,9 +72,12 @@ def test_role_of_the_sending_process_is_enough_to_resolve_a_mail(
     held_memo(ferryman_db)
     role, table = WORKERS[outbox]
     [(identity,)] = ferryman_db.execute(f"SELECT id::text FROM {table}").fetchall()
-    resolve = ("outbox", "resolve", outbox, "--id", identity, decision, "--reason", "the server's log")
+    resolve = ("outbox", "resolve", outbox, "--id", identity, decision, "--yes", "--reason", "the server's log")
     stranger = ferryman.run(*resolve, env=ENVIRONMENT | {"FERRYMAN_DATABASE_URL": login("ferryman_monitor")})
     assert stranger.wait() == 3, stranger.transcript()
+    planned = ferryman.run(*resolve[:6], env=ENVIRONMENT | {"FERRYMAN_DATABASE_URL": login(role)})
+    assert (planned.wait(), "1 row" in planned.stdout) == (0, True), planned.transcript()
+    assert ferryman_db.execute(f"SELECT status FROM {table}").fetchall() == [("FAILED",)]
     done = ferryman.run(*resolve, env=ENVIRONMENT | {"FERRYMAN_DATABASE_URL": login(role)})
     assert done.wait() == 0, done.transcript()
     assert ferryman_db.execute(f"SELECT status FROM {table}").fetchall() == [(STATUS[decision],)]

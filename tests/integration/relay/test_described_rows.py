@@ -380,6 +380,19 @@ def test_the_dispatchers_role_is_enough_to_operate_its_outbox(
     assert not ask("outbox check runner", url=monitor, exit_code=Exit.FAILURE)["fits"]
 
 
+def test_login_that_may_not_change_rows_is_what_a_start_names(
+    hooks: HookTable, ask: Ask, login: Callable[..., str]
+) -> None:
+    """The description is right: to change it would not help."""
+    courier = login("ferryman_courier")
+    user = conninfo.conninfo_to_dict(courier)["user"]
+    hooks.db.execute(f"GRANT USAGE ON SCHEMA shop TO {user}; GRANT SELECT ON shop.hooks TO {user}")
+    error = ask("drain hooks", url=courier, exit_code=Exit.CONFIGURATION)["error"]
+    assert error["setting"] == "database_url"
+    hooks.db.execute(error["remedy"][error["remedy"].index("GRANT") :].encode())
+    assert ask("drain hooks", url=courier)["failed"] == 0
+
+
 def test_login_that_may_not_use_the_schema_gets_every_grant_from_check(
     hooks: HookTable, ask: Ask, login: Callable[..., str]
 ) -> None:
