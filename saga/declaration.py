@@ -261,12 +261,13 @@ class Saga(Generic[RowT]):
 
     def starting(self, message: Received) -> Callable[[Received], RowT] | None:
         """Return the function that makes a row from this message, if it starts a saga and came from its topic."""
-        return self._starts.get(message.type) if self.results.believes(message) else None
+        make = self._starts.get(message.type)
+        return make if make and self.results.believes(message) else None
 
     def on_result(self, saga: RowT, result: Received) -> Answer:
         """Return what becomes of a saga at this result; None: it fits nothing."""
         event = result.type if self._event is None else self._event(result)
-        rule = self._rules.get((_state(saga), event))
+        rule = self._rules.get((saga.state, event))  # type: ignore[attr-defined]
         return None if rule is None else rule.decide(saga, result)
 
     def on_due(self, saga: RowT) -> Answer:

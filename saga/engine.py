@@ -1,7 +1,7 @@
 """The engine of sagas: results and timeouts move each saga once, in one transaction with the messages that follow."""
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, cast
 
@@ -56,11 +56,13 @@ class SagaEngine(Generic[RowT]):
     def apply(self, db: Connection, results: Sequence[Received]) -> list[Outcome]:
         """Apply a batch of results in their order, and return their outcomes: a handler for `handles_batch`."""
         begun = self._begin(db, results)
-        keys = {each.id: self.saga.key_of(each) for each in results if each.id not in begun}
-        work = self._work(db, self.store.lock(db, list(set(keys.values()))))
-        outcomes = [begun[each.id] if each.id in begun else work.apply(keys[each.id], each) for each in results]
+        rest = [each for each in results if each.id not in begun] if begun else results
+        keys = [self.saga.key_of(each) for each in rest]
+        work = self._work(db, self.store.lock(db, list(set(keys))))
+        applied = [*map(work.apply, keys, rest)]
         self._write(db, work)
-        return outcomes
+        left = iter(applied)
+        return [begun[each.id] if each.id in begun else next(left) for each in results] if begun else applied
 
     def tell(self, handled: Sequence[tuple[Received, Done | Refused]]) -> None:
         """Count what a committed batch did: a callback for `after_commit`."""
@@ -81,15 +83,15 @@ class SagaEngine(Generic[RowT]):
     def move_due(self, db: Connection, rows: Sequence[tuple[Any, ...]]) -> list[Moved]:
         """Move the sagas of these rows, which `store.due` has locked."""
         work = self._work(db, rows)
-        moved = [step for key, saga in list(work.known.items()) for step in work.take(key, self.saga.on_due(saga))]
+        moved = [step for saga in work.known.values() for step in work.take(saga, self.saga.on_due(saga.row))]
         self._write(db, work)
         return moved
 
     def act(self, db: Connection, keys: Sequence[Key], rule: Callable[[RowT], Answer]) -> int:
         """Move the sagas for which the rule returns a step. Return their number."""
         work = self._work(db, self.store.lock(db, list(keys)))
-        answers = {key: answer for key, saga in work.known.items() if (answer := rule(saga))}
-        moved = [step for key, answer in answers.items() for step in work.take(key, answer)]
+        answers = [(saga, answer) for saga in work.known.values() if (answer := rule(saga.row))]
+        moved = [step for saga, answer in answers for step in work.take(saga, answer)]
         self._write(db, work)
         metrics.report_moves(self.machine, moved)
         return len(answers)
@@ -105,7 +107,7 @@ class SagaEngine(Generic[RowT]):
         known = [self._row(*row) for row in rows]
         if known and self.saga.fill is not None:
             known = self._filled(known, self.saga.fill(db, known))
-        return _Work(self.saga, {each[0]: each for each in known})
+        return _Work(self.saga, {each[0]: _Moving(each) for each in known})
 
     def _filled(self, known: Sequence[RowT], filled: Sequence[RowT]) -> list[RowT]:
         """Return the rows with the fields that stand in other tables, or raise if one of them is missing."""
@@ -119,9 +121,12 @@ class SagaEngine(Generic[RowT]):
 
     def _write(self, db: Connection, work: "_Work[RowT]") -> None:
         """Write the moves in rounds, one step of each saga a round: the table's guards must see every transition."""
-        for moved in work.rounds:
-            if self.store.move(db, list(moved.values())) != len(moved):
+        moving, step = [each for each in work.known.values() if each.moves], 0
+        while moving:
+            if self.store.move(db, [each.moves[step] for each in moving]) != len(moving):
                 raise Transient(f"a saga of {self.machine.name} was moved by another process in the meantime")
+            step += 1
+            moving = [each for each in moving if len(each.moves) > step]
         for table, rows in work.rows.items():
             self.store.insert_rows(db, table, rows)
         if work.strays:
@@ -136,8 +141,18 @@ class Applied(Done):
     __slots__ = ("steps",)
 
     def __init__(self, steps: Sequence[Moved]) -> None:
-        super().__init__()
+        self.reports = ()
         self.steps = steps
+
+
+class _Moving(Generic[RowT]):
+    """A saga of a batch: its row as the last step left it, and its moves, one for each round."""
+
+    __slots__ = ("moves", "row")
+
+    def __init__(self, row: RowT) -> None:
+        self.row = row
+        self.moves: list[Moved] = []
 
 
 @dataclass(slots=True)
@@ -145,69 +160,63 @@ class _Work(Generic[RowT]):
     """A batch: the steps of its sagas, and the rows and messages beside them."""
 
     saga: Saga[RowT]
-    known: dict[Key, RowT]
-    rounds: list[dict[Key, Moved]] = field(default_factory=list)
+    known: dict[Key, _Moving[RowT]]
     rows: dict[str, list[Row]] = field(default_factory=lambda: defaultdict(list))
     messages: list[Message] = field(default_factory=list)
     strays: list[Stray] = field(default_factory=list)
-    _taken: dict[Key, int] = field(default_factory=dict)
 
     def apply(self, key: Key, result: Received) -> Outcome:
         """Take the steps that a result leads to, or keep it as a stray."""
         saga = self.known.get(key)
         if saga is None:
             return self._stray(key, result, "UNKNOWN")
-        if not self.saga.results.believes(result) or (self.saga.fits and not self.saga.fits(saga, result)):
+        if not self.saga.results.believes(result) or (self.saga.fits and not self.saga.fits(saga.row, result)):
             return self._stray(key, result, "FORGED")
-        if not (answer := self.saga.on_result(saga, result)):
-            self.messages += only_messages(tuple(self.saga.late(saga, result)))
+        if not (answer := self.saga.on_result(saga.row, result)):
+            self.messages += only_messages(tuple(self.saga.late(saga.row, result)))
             return self._stray(key, result, "LATE")
-        return Applied(self.take(key, answer))
+        return Applied(self.take(saga, answer))
 
-    def take(self, key: Key, answer: Answer) -> list[Moved]:
+    def take(self, saga: _Moving[RowT], answer: Answer) -> list[Moved]:
         """Take these steps, one after the other."""
-        return [self._step(key, each) for each in ([answer] if isinstance(answer, Go) else answer or ())]
+        if isinstance(answer, Go):
+            return [self._step(saga, answer)]
+        return [self._step(saga, each) for each in answer or ()]
 
     def _stray(self, key: Key, result: Received, why: Any) -> Refused:
         self.strays.append(Stray(key, result, why))
         return Refused(why)
 
-    def _step(self, key: Key, go: Go) -> Moved:
-        saga: Any = self.known[key]
-        if not self.saga.machine.may(saga.state, go.state):
-            raise ValueError(
-                f"a rule of {self.saga.name} leads from {saga.state} to {go.state}: there is no such transition"
-            )
-        if unknown := go.set.keys() - self.saga.settable:
-            what = (
-                f"a rule of {self.saga.name} sets {min(unknown)} in {saga.state}, which is not a column that it may set"
-            )
-            raise ValueError(f"{what}: {', '.join(sorted(self.saga.settable))}")
-        state, enters = self.saga.states[go.state], go.state != saga.state
+    def _step(self, saga: _Moving[RowT], go: Go) -> Moved:
+        row: Any = saga.row
+        if not self.saga.machine.may(row.state, go.state):
+            what = f"a rule of {self.saga.name} leads from {row.state} to {go.state}"
+            raise ValueError(f"{what}: there is no such transition")
+        state, enters = self.saga.states[go.state], go.state != row.state
         asks = state.ask is not None and (enters or go.again)
-        attempt = (1 if enters else saga.attempt + 1) if asks else saga.attempt
+        attempt = (1 if enters else row.attempt + 1) if asks else row.attempt
         due = go.due if go.due is not KEEP or not (enters or asks) else state.wait_seconds(attempt if asks else 1)
-        now = saga._replace(**{
-            "state": go.state, "attempt": attempt, "reason": saga.reason if go.reason is KEEP else go.reason, **go.set,
-        })  # fmt: skip
-        self.known[key] = now
+        reason = row.reason if go.reason is KEEP else go.reason
+        now = row._replace(state=go.state, attempt=attempt, reason=reason)
+        if go.set:
+            now = now._replace(**self._settable(row.state, go.set))
+        saga.row = now
         if asks:
             self.messages.append(self.saga.command(now))
         self.messages += go.messages
-        for row in go.rows:
-            self.rows[row.table].append(row)
-        ours = {name: value for name, value in go.set.items() if name != "attempt"}
-        return self._note(Moved(key, saga.state, go.state, now.attempt, now.reason, due, ours))
-
-    def _note(self, moved: Moved) -> Moved:
-        """Add a step to its round. One that stays is merged into the step before it: no guard looks at it."""
-        step = self._taken.get(moved.key, 0)
-        if step and moved.state == moved.before:
-            last = self.rounds[step - 1]
-            last[moved.key] = last[moved.key].then(moved)
-            return moved
-        self._taken[moved.key] = step + 1
-        if step == len(self.rounds):
-            self.rounds.append({})
-        self.rounds[step][moved.key] = moved
+        for each in go.rows:
+            self.rows[each.table].append(each)
+        ours = {name: value for name, value in go.set.items() if name != "attempt"} if go.set else go.set
+        moved = Moved(now[0], row.state, go.state, now.attempt, now.reason, due, ours)
+        if saga.moves and not enters:  # no guard looks at a step that stays, so it needs no round of its own
+            saga.moves[-1] = saga.moves[-1].then(moved)
+        else:
+            saga.moves.append(moved)
         return moved
+
+    def _settable(self, state: str, given: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return these new values of columns, or raise if a rule may not set one of them."""
+        if unknown := given.keys() - self.saga.settable:
+            what = f"a rule of {self.saga.name} sets {min(unknown)} in {state}, which is not a column that it may set"
+            raise ValueError(f"{what}: {', '.join(sorted(self.saga.settable))}")
+        return given

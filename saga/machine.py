@@ -52,11 +52,9 @@ class State:
 
     def wait_seconds(self, attempt: int) -> float | None:
         """Return how long an answer to this attempt is waited for; None: without an end."""
-        return (
-            None
-            if self.within is None
-            else min(max(self.longest, self.within), self.within * 2.0 ** min(attempt - 1, 30))
-        )
+        if self.within is None or attempt == 1:
+            return self.within
+        return min(max(self.longest, self.within), self.within * 2.0 ** min(attempt - 1, 30))
 
     def _wrong_types(self) -> Iterator[tuple[str, str]]:
         if isinstance(self.to, str):

@@ -54,7 +54,5 @@ class ResultSources:
 
     def believes(self, result: Received) -> bool:
         """Return True if the result came from the source of its type."""
-        source = self.source(result.type)
-        if source is None:
-            return False
-        return result.topic == source.topic or result.topic == retry_topic(source.topic, source.consumer)
+        source, topic = self._known.get(result.type) or self.source(result.type), result.record.topic
+        return source is not None and (topic == source.topic or topic == retry_topic(source.topic, source.consumer))

@@ -1,7 +1,7 @@
 """The rules of a saga: what becomes of it at an event, by where it leads or by a function that decides."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from ferryman.saga.answers import KEEP, Answer, Go, Unsaid
@@ -17,10 +17,14 @@ class Rule:
     to: tuple[str, ...]
     reason: str | Unsaid | None
     answer: Callable[..., Answer] | None = None
+    _only: Go | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._only = Go(self.to[0], reason=self.reason) if self.to else None
 
     def decide(self, saga: Any, *result: Any) -> Answer:
         if self.answer is None:
-            return Go(self.to[0], reason=self.reason)
+            return self._only
         answer = self.answer(saga, *result)
         return None if answer is None else self._checked([answer] if isinstance(answer, Go) else answer, saga.state)
 

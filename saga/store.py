@@ -70,8 +70,9 @@ _UNPUBLISHED_SECONDS = """\
 SELECT extract(epoch FROM clock_timestamp() - ferryman.saga_unpublished_since(%(topics)s))::float8
 """
 
-# A saga that keeps its time keeps what it was given for silences: its row says when it was changed last. Only a batch
-# that sets columns of the service pays for them.
+# Sagas of a batch mostly go the same way, so each way is sent once, and each saga names its own. A saga that keeps its
+# time keeps what it was given for silences: its row says when it was changed last. Only a batch that sets columns of
+# the service pays for them.
 _MOVE = """\
 -- saga.move
 UPDATE {table} s
@@ -80,11 +81,12 @@ SET {state} = n.state::{state_type}, {attempt} = n.attempt, {reason} = n.reason,
                     WHEN n.due < 0 THEN s.{due_at} + ferryman.saga_silent(%(machine)s, s.{changed_at})
                     ELSE coalesce(clock_timestamp() + make_interval(secs => n.due), 'infinity') END,
     {changed_at} = clock_timestamp(){set}
-FROM unnest(%(keys)b::{key_type}[], %(before)b::text[], %(states)b::text[], %(attempts)b::integer[],
-            %(reasons)b::text[], %(dues)b::float8[]{values}) n (key, before, state, attempt, reason, due{given})
-WHERE s.{key} = n.key AND s.{state} = n.before::{state_type}
+FROM unnest(%(keys)b::{key_type}[], %(ways)b::integer[]{values}) m (key, way{given})
+JOIN unnest(%(before)s::text[], %(states)s::text[], %(attempts)s::integer[], %(reasons)s::text[], %(dues)s::float8[])
+     WITH ORDINALITY n (before, state, attempt, reason, due, way) USING (way)
+WHERE s.{key} = m.key AND s.{state} = n.before::{state_type}
 """
-_SET = ", ({own}) = (SELECT {theirs} FROM jsonb_populate_record(s.*, n.given) p)"
+_SET = ", ({own}) = (SELECT {theirs} FROM jsonb_populate_record(s.*, m.given) p)"
 _KEPT = -1.0
 """The due time, in seconds, of a saga that keeps its own."""
 
@@ -250,13 +252,15 @@ class SagaStore:
 
     def move(self, db: Connection, moved: Sequence[Moved]) -> int:
         """Write moves. Return how many sagas were still in the state that they were read in."""
-        keys, before, states, attempts, reasons, dues, sets = (list(column) for column in zip(*moved, strict=True))
-        given = {"keys": keys, "before": before, "states": states, "attempts": attempts, "reasons": reasons,
-                 "dues": [_KEPT if due is KEEP else due for due in dues], "terminals": self._terminals,
-                 "machine": self._machine}  # fmt: skip
-        if not any(sets):
+        numbers: dict[tuple[Any, ...], int] = {}
+        ways = [numbers.setdefault(each[1:6], len(numbers) + 1) for each in moved]
+        before, states, attempts, reasons, dues = (list(column) for column in zip(*numbers, strict=True))
+        given = {"keys": [each.key for each in moved], "ways": ways, "before": before, "states": states,
+                 "attempts": attempts, "reasons": reasons, "dues": [_KEPT if due is KEEP else due for due in dues],
+                 "terminals": self._terminals, "machine": self._machine}  # fmt: skip
+        if not any(each.set for each in moved):
             return db.execute(self._move, given).rowcount
-        return db.execute(self._move_and_set, {**given, "sets": [_as_json(each) for each in sets]}).rowcount
+        return db.execute(self._move_and_set, {**given, "sets": [_as_json(each.set) for each in moved]}).rowcount
 
     def count(self, db: Connection) -> dict[tuple[str, bool], int]:
         """Count the sagas that are not over, by state and by whether they wait for a person."""

@@ -1,5 +1,6 @@
 """The rates of a saga: results and starts, beside bare psycopg loops that write the same rows from memory."""
 
+import gc
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -129,7 +130,10 @@ def apply_rates(bench: Bench) -> Iterator[Figure]:
         db.commit()
         answers = [[_result("bench.answered", row.id) for row in each] for each in begun]
         counts = [_result("bench.counted", counting.id) for _ in range(_BATCH)]
+        gc.collect()
+        gc.freeze()  # as every service does: what the bench keeps in memory is no part of the work
         rates, others = _compared(bench, db, ours, bare, one)
+        gc.unfreeze()
     many, plain, of_one = rates
     yield _ratio(goals.SAGA_APPLY_RATE, (many, plain), others)
     yield goals.SAGA_ONE_RATE.figure(ratio(of_one, many), of_one_per_second=of_one, of_many_per_second=many)
