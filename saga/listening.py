@@ -8,7 +8,7 @@ participant is named, it is asked too: a result that waits in its outbox is in n
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -76,6 +76,7 @@ class Listeners:
     why: str = "it is not known yet who listens"
     """The reason why something is not read."""
     _clients: "dict[str, Consumer]" = field(default_factory=dict)
+    _seen: set[str] = field(default_factory=set)
 
     @property
     def age(self) -> float:
@@ -125,13 +126,13 @@ class Listeners:
             self.why = "a participant's results wait to be published"
 
     def _offsets(self, admin: "AdminClient") -> tuple[dict[Place, int], dict[Place, int]]:
-        """Return the first offset and the end of each partition. A topic that does not exist has none."""
+        """Return the first offset and the end of each partition."""
         from confluent_kafka import TopicPartition
         from confluent_kafka.admin import OffsetSpec
 
         seconds, spec = self.settings.timeout_seconds, OffsetSpec
-        known = {topic: admin.list_topics(topic, timeout=seconds).topics[topic] for _, topic in self.readers}
-        wanted = [TopicPartition(topic, number) for topic, each in known.items() for number in each.partitions]
+        topics = dict.fromkeys(topic for _, topic in self.readers)
+        wanted = [TopicPartition(topic, number) for topic in topics for number in self._partitions(admin, topic)]
         if not wanted:
             return {}, {}
         found: list[dict[tuple[str, int], int]] = []
@@ -144,6 +145,24 @@ class Listeners:
             for each in found
         )  # fmt: skip
         return first, end
+
+    def _partitions(self, admin: "AdminClient", topic: str) -> Collection[int]:
+        """Return the partitions of a topic: none if it does not exist. Raise if that is not certain.
+
+        A cluster that starts may not know its topics yet, and one that names no brokers knows nothing. A topic that was
+        there is missed: what it held is lost or will be back, so time stands still until it is there again.
+        """
+        from confluent_kafka import KafkaError, KafkaException
+
+        cluster = admin.list_topics(topic, timeout=self.settings.timeout_seconds)
+        found = cluster.topics[topic]
+        if found.partitions and not found.error:
+            self._seen.add(topic)
+            return found.partitions
+        refused = found.error or KafkaError(KafkaError.LEADER_NOT_AVAILABLE, f"{topic} has no partitions")
+        if refused.code() == KafkaError.UNKNOWN_TOPIC_OR_PART and cluster.brokers and topic not in self._seen:
+            return ()
+        raise KafkaException(refused)
 
     def _committed(self, first: Mapping[Place, int]) -> dict[Place, int]:
         """Return how far each partition is read: what is deleted counts as read."""

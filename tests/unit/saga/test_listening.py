@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from confluent_kafka import TopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from ferryman.runtime.errors import Unreachable
 from ferryman.runtime.settings import Kafka
@@ -27,10 +27,15 @@ class FakeCluster:
     read: dict[ResultSource, int] = field(default_factory=dict)
     waiting: float = 0.0
     away: Exception | None = None
+    refusal: int | None = KafkaError.UNKNOWN_TOPIC_OR_PART
+    """The code with which it answers about a topic that has no end."""
+    brokers: Sequence[int] = (1,)
     closed: bool = False
 
     def list_topics(self, topic: str, timeout: float) -> Any:
-        return SimpleNamespace(topics={topic: SimpleNamespace(partitions=range(1 if topic in self.ends else 0))})
+        error = None if topic in self.ends or self.refusal is None else KafkaError(self.refusal)
+        found = SimpleNamespace(partitions=range(1 if topic in self.ends else 0), error=error)
+        return SimpleNamespace(brokers=self.brokers, topics={topic: found})
 
     def list_offsets(self, wanted: Mapping[TopicPartition, Any], request_timeout: float) -> dict[TopicPartition, Any]:
         answers: dict[TopicPartition, Any] = {}
@@ -126,6 +131,35 @@ def test_records_that_were_deleted_count_as_read(listeners: Listeners, cluster: 
 def test_a_topic_that_does_not_exist_has_nothing_to_read(listeners: Listeners, cluster: FakeCluster) -> None:
     cluster.ends.clear()
     assert look(listeners, cluster) == 0
+
+
+@pytest.mark.parametrize(
+    ("refusal", "brokers"),
+    [
+        (None, [1]),
+        (KafkaError.LEADER_NOT_AVAILABLE, [1]),
+        (KafkaError.TOPIC_AUTHORIZATION_FAILED, [1]),
+        (KafkaError.UNKNOWN_TOPIC_OR_PART, []),
+    ],
+)
+def test_time_stands_still_while_kafka_does_not_tell_of_a_topic(
+    listeners: Listeners, cluster: FakeCluster, refusal: int | None, brokers: Sequence[int]
+) -> None:
+    del cluster.ends["results"]
+    cluster.refusal, cluster.brokers = refusal, brokers
+    with pytest.raises(KafkaException):
+        look(listeners, cluster)
+    assert listeners.age == float("inf")
+
+
+def test_time_stands_still_while_a_topic_that_was_there_is_missed(listeners: Listeners, cluster: FakeCluster) -> None:
+    assert look(listeners, cluster) == 0
+    del cluster.ends["results"]
+    with pytest.raises(KafkaException):
+        look(listeners, cluster, 1)
+    assert listeners.age == 1
+    cluster.ends["results"] = 0
+    assert look(listeners, cluster, 1) == 0
 
 
 def test_an_entry_that_was_committed_long_after_it_was_made_takes_no_time_back(cluster: FakeCluster) -> None:
