@@ -68,12 +68,14 @@ class Saga(Generic[RowT]):
         participants: Mapping[str, str] | None = None,
         outboxes: Mapping[str, SecretStr] | None = None,
         unknown: Unknown = "reject",
+        due_by_state: bool = False,
     ) -> None:
         """`event` tells what a result says, where its type does not. A result that does not fit the saga is FORGED.
 
         `participants` names, by topic of commands, the consumer group that must read them for time to count. `outboxes`
         has, by topic of results, the URL of the database whose outbox must have published them. `archive` names the
-        function of the schema that archives rows: `archive_` and the name, if nothing is said.
+        function of the schema that archives rows: `archive_` and the name, if nothing is said. `due_by_state`: what is
+        due is found by an index on the state and the time.
         """
         self.name, self.table, self.states, self.of, self.fits = name, table, dict(states), of, fits
         self.row: Any = row
@@ -83,7 +85,8 @@ class Saga(Generic[RowT]):
         self.completed: tuple[str, ...] = ()
         self.fill: Complete | None = None
         self._commands, self._event, self._unknown = commands, event, unknown
-        self._names = (columns or Columns(), state_type, archive or f"archive_{name}")
+        names = {"columns": columns or Columns(), "state_type": state_type, "archive": archive or f"archive_{name}"}
+        self._table: dict[str, Any] = {**names, "due_by_state": due_by_state}
         self._rules: dict[tuple[str, str], Rule] = {}
         self._due: dict[str, Rule] = {}
         self._starts: dict[str, Callable[[Received], RowT]] = {}
@@ -174,10 +177,9 @@ class Saga(Generic[RowT]):
                 what = "an End, and something leads out of it" if each.is_end else "no End, and nothing leads out of it"
                 raise self._wrong(f"{name} is {what}", "correct its rules, or declare it as the other")
         states = {name: State(each.text, ways[name]) for name, each in self.states.items()}
-        columns, state_type, archive = self._names
         key, kinds = self.row._fields[0], self.types_of_fields
         own = {name: kinds[name][0] for name in self.fields[1:] if name not in _ENGINES_FIELDS}
-        return Machine(self.name, self.table, key, states, self.key_type, state_type, columns, archive, events, own)
+        return Machine(self.name, self.table, key, states, self.key_type, events=events, own=own, **self._table)
 
     @cached_property
     def engine(self) -> "SagaEngine[RowT]":
@@ -347,7 +349,7 @@ class Saga(Generic[RowT]):
                 raise self._wrong(f"{state} leads to {unknown[0]}, which is not one of its states", "correct it")
 
     def _check_columns(self) -> None:
-        ours = asdict(self._names[0])
+        ours = asdict(self._table["columns"])
         columns = [*(ours.get(each, each) for each in self.row._fields), ours["due_at"], ours["changed_at"]]
         if twice := [each for each in columns if columns.count(each) > 1]:
             raise self._wrong(

@@ -37,7 +37,7 @@ CREATE TRIGGER {name}_stays BEFORE DELETE ON {table} FOR EACH ROW
     EXECUTE FUNCTION ferryman.saga_refuse('{name}', '{state}');
 CREATE TRIGGER {name}_all_stay BEFORE TRUNCATE ON {table} FOR EACH STATEMENT
     EXECUTE FUNCTION ferryman.saga_refuse('{name}', '{state}');
-CREATE INDEX {name}_due ON {table} ({due_at}) WHERE {due_at} IS NOT NULL;
+CREATE INDEX {name}_due ON {table} ({due_by}) WHERE {due_at} IS NOT NULL;
 CREATE INDEX {name}_over ON {table} ({changed_at}) WHERE {state} IN ({terminals});
 
 -- Returns the rows that ended before that time, and deletes them: for archives that keep them elsewhere.
@@ -63,8 +63,10 @@ REVOKE EXECUTE ON FUNCTION {schema}.{archive} FROM PUBLIC;"""
 
 def guards(machine: Machine) -> str:
     """Return the SQL of every guard, between two comments that mark it in the migration."""
+    ours = machine.columns
     body = _GUARDS.format(
-        **asdict(machine.columns), name=machine.name, table=machine.table, schema=machine.schema, key=machine.key,
+        **asdict(ours), name=machine.name, table=machine.table, schema=machine.schema, key=machine.key,
+        due_by=f"{ours.state}, {ours.due_at}" if machine.due_by_state else ours.due_at,
         archive=machine.archive, initial=machine.initial,
         states=_words(machine.states), terminals=_words(machine.terminals),
         transitions=",\n".join(f"        ('{old}', '{new}')" for old, new in machine.transitions),
@@ -103,6 +105,7 @@ WHERE x.indrelid = to_regclass(%(table)s) AND x.indisunique AND x.indnkeyatts = 
 UNION ALL SELECT 'type', '', format_type(to_regtype(%(type)s), NULL)
 """
 _GUARD = re.compile(r"(?:ADD|CREATE) (CONSTRAINT|TRIGGER|INDEX) (\w+) ")
+_INDEXED = re.compile(r"INDEX \w+ ON \S+ (?:USING \w+ )?\(([^()]*)\)")
 _DROPPED = {"CONSTRAINT": "ALTER TABLE {table} DROP CONSTRAINT IF EXISTS {name};\n",
             "TRIGGER": "DROP TRIGGER IF EXISTS {name} ON {table};\n",
             "INDEX": "DROP INDEX IF EXISTS {schema}.{name};\n"}  # fmt: skip
@@ -130,7 +133,8 @@ def exists(db: Connection, machine: Machine) -> bool:
 def lacking(db: Connection, machine: Machine) -> list[tuple[str, str]]:
     """Return each problem of the live table, with the DDL that solves it.
 
-    A guard fits if it names the same states in the same order, however the server writes it.
+    A guard fits if it names the same states in the same order, and an index the same columns, however the server
+    writes it.
     """
     live = defaultdict[str, dict[str, str]](dict)
     for kind, name, said in db.execute(_LIVE, {"table": machine.table, "type": machine.state_type}).fetchall():
@@ -181,11 +185,13 @@ def _misfitting_guards(machine: Machine, live: _Live) -> Iterator[tuple[str, str
             continue
         kind, name = guard.groups()
         there = live[kind].get(name)
-        if there is None or _literals(there) != _literals(statement):
+        if there is None or _meaning(there) != _meaning(statement):
             dropped = _DROPPED[kind].format(name=name, table=machine.table, schema=machine.schema)
             create = statement[statement.rindex("ALTER" if kind == "CONSTRAINT" else "CREATE") :]
             yield f"it has no {name}" if there is None else f"its {name} is another", f"{dropped}{create};"
 
 
-def _literals(statement: str) -> list[str]:
-    return re.findall(r"'([^']*)'", statement)
+def _meaning(statement: str) -> tuple[list[str], str]:
+    """Return the states that a guard names, and the columns of an index."""
+    columns = _INDEXED.search(statement)
+    return re.findall(r"'([^']*)'", statement), columns[1].replace('"', "") if columns else ""

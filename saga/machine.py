@@ -123,6 +123,8 @@ class Machine:
     """The events that lead from one state to another, for the drawing."""
     own: Mapping[str, Any] = field(default_factory=dict, hash=False)
     """The types of the columns that are the service's own, by their names."""
+    due_by_state: bool = False
+    """True if sagas that are due are looked for state by state, by an index on both."""
 
     def __post_init__(self) -> None:
         named = ((problem, "use lower-case letters, digits and _") for problem in self._wrong_names())

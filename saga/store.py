@@ -28,11 +28,20 @@ _HEARD_AT = """\
 coalesce((SELECT heard_at FROM ferryman.saga_clock WHERE machine = %(machine)s), statement_timestamp())"""
 _DUE_AT = "{due_at} + ferryman.saga_silent(%(machine)s, {changed_at})"
 
-_DUE = f"""\
+# The first rows in the order of their due times. An index on the state and the time has this order in each state only,
+# so they are looked for among the first of each.
+_FIRST = """\
+(SELECT * FROM {table} WHERE {where} ORDER BY {due_at} LIMIT {most} {locks}) s"""
+_FIRST_BY_STATE = """\
+(SELECT s.* FROM unnest({on_their_way}) n (in_state) CROSS JOIN LATERAL (
+    SELECT * FROM {table} WHERE {state} = n.in_state AND {where} ORDER BY {due_at} LIMIT {most} {locks}
+) s ORDER BY s.{due_at} LIMIT {most}) s"""
+
+_DUE = """\
 -- saga.due
-SELECT {{columns}} FROM {{table}} WHERE {{due_at}} <= {_HEARD_AT} AND {_DUE_AT} <= {_HEARD_AT}
-ORDER BY {{due_at}} LIMIT %(most)s FOR UPDATE SKIP LOCKED
-"""  # noqa: S608 - only our own expressions are put in
+SELECT {columns} FROM {first_due}
+"""
+_IS_DUE = f"{{due_at}} <= {_HEARD_AT} AND {_DUE_AT} <= {_HEARD_AT}"
 
 _POSTPONE = """\
 -- saga.postpone
@@ -47,18 +56,14 @@ UPDATE {table} SET {due_at} = '-infinity' WHERE {due_at} < 'infinity'
 
 _NEXT_DUE = """\
 -- saga.next_due
-SELECT extract(epoch FROM {due_at} - clock_timestamp())::float8 FROM {table}
-WHERE {due_at} < 'infinity' ORDER BY {due_at} LIMIT 1
+SELECT extract(epoch FROM {due_at} - clock_timestamp())::float8 FROM {next}
 """
 
 # Of the first ones: those that were on their way in a silence are due later than their rows say.
 _OVERDUE = f"""\
 -- saga.overdue
-SELECT coalesce(extract(epoch FROM max(late)), 0)::float8 FROM (
-    SELECT {_HEARD_AT} - ({_DUE_AT}) AS late FROM {{table}}
-    WHERE {{due_at}} <= {_HEARD_AT} ORDER BY {{due_at}} LIMIT 1000
-) first
-"""  # noqa: S608 - same
+SELECT coalesce(extract(epoch FROM max({_HEARD_AT} - ({_DUE_AT}))), 0)::float8 FROM {{first_overdue}}
+"""  # noqa: S608 - only our own expressions are put in
 
 _HEARD = """\
 -- saga.heard
@@ -180,7 +185,19 @@ class SagaStore:
         def compiled(text: str) -> str:
             return sql.SQL(text).format(**names).as_string()
 
+        def first(where: str, most: str, locks: str = "") -> sql.Composed:
+            text = sql.SQL(_FIRST_BY_STATE if machine.due_by_state else _FIRST)
+            given = {"where": sql.SQL(where).format(**names), "most": sql.SQL(most), "locks": sql.SQL(locks)}
+            return text.format(**names, **given)
+
         self._machine, self._terminals = machine.name, list(machine.terminals)
+        on_their_way = [sql.Literal(each) for each in machine.states if each not in machine.terminals]
+        names["on_their_way"] = sql.SQL("ARRAY[{}]::{}[]").format(sql.SQL(", ").join(on_their_way), names["state_type"])
+        names |= {
+            "first_due": first(_IS_DUE, "%(most)s", "FOR UPDATE SKIP LOCKED"),
+            "first_overdue": first(f"{{due_at}} <= {_HEARD_AT}", "1000"),
+            "next": first("{due_at} < 'infinity'", "1"),
+        }
         self._names = {each: ours.get(each, each) for each in columns}
         own = [name for each, name in self._names.items() if each not in ours and name != machine.key]
         names |= {

@@ -56,11 +56,12 @@ def declared(
     on_due: Callable[[Delivery], Answer] = on_due,
     on_failed: Callable[[Delivery, Received], Answer] = on_failed,
     state_type: str = "text",
+    due_by_state: bool = False,
 ) -> Saga[Delivery]:
     saga = Saga(
         "delivery", Delivery, table="hooks.webhook_delivery_sagas", states=STATES, columns=COLUMNS,
         state_type=state_type, archive="archive_sagas", of=lambda result: int(result.data["saga_id"]),
-        results={"webhook.*": ResultSource("webhooks", "webhooks.results")},
+        results={"webhook.*": ResultSource("webhooks", "webhooks.results")}, due_by_state=due_by_state,
     )  # fmt: skip
     saga.on("InProgress", "webhook.attempt-succeeded", to="Completed")(
         lambda row, _: Go("Completed", set={"attempt": row.attempt + 1})
@@ -72,7 +73,7 @@ def declared(
     return saga
 
 
-DELIVERY = declared().machine
+DELIVERY = declared(due_by_state=True).machine
 
 _TABLE = """
 CREATE TABLE {table} (
@@ -95,8 +96,10 @@ def table_of(machine: Machine) -> str:
 TABLES = "CREATE SCHEMA hooks;\n" + "\n".join(f"{table_of(each)}{guards(each)}" for each in (DELIVERY, JOB))
 
 
-def sagas(on_due: Callable[[Delivery], Answer] = on_due, state_type: str = "text") -> SagaEngine[Delivery]:
-    return declared(on_due, state_type=state_type).engine
+def sagas(
+    on_due: Callable[[Delivery], Answer] = on_due, state_type: str = "text", *, due_by_state: bool = True
+) -> SagaEngine[Delivery]:
+    return declared(on_due, state_type=state_type, due_by_state=due_by_state).engine
 
 
 def result(kind: str, saga: int, *, id: UUID | None = None, **more: object) -> Received:

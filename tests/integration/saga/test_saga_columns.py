@@ -12,7 +12,7 @@ from ferryman import Go, Misconfigured
 from ferryman.runtime.life import Life
 from ferryman.runtime.settings import Settings
 from ferryman.saga.answers import Answer
-from ferryman.saga.guards import check, guards
+from ferryman.saga.guards import check, guards, lacking
 from ferryman.saga.machine import State
 from ferryman.saga.store import Moved, SagaStore
 from ferryman.saga.timeouts import DueLoop
@@ -27,9 +27,9 @@ def db(ferryman_db: Database) -> Database:
     return ferryman_db
 
 
-def begun(db: Database) -> int:
+def begun(db: Database, state: str = "Pending") -> int:
     row = db.execute(
-        "INSERT INTO hooks.webhook_delivery_sagas (next_attempt_at) VALUES (now()) RETURNING id"
+        "INSERT INTO hooks.webhook_delivery_sagas (next_attempt_at, status) VALUES (now(), %s) RETURNING id", (state,)
     ).fetchone()
     assert row is not None
     return int(row[0])
@@ -199,21 +199,38 @@ def test_two_machines_of_one_schema_are_archived_separately(db: Database) -> Non
     assert (row["id"], row["status"]) == (saga, "Completed")
 
 
-def test_due_sagas_are_found_by_their_index_however_many_wait(db: Database) -> None:
+@pytest.mark.parametrize("by_state", [False, True])
+def test_due_sagas_are_found_by_their_index_however_many_wait(db: Database, by_state: bool) -> None:
     """N12: otherwise every turn would scan all unfinished sagas."""
+    engine = sagas(due_by_state=by_state)
+    for _, statement in lacking(db, engine.machine):
+        db.execute(statement.encode())
     db.execute(
         "INSERT INTO hooks.webhook_delivery_sagas (next_attempt_at) "
         "SELECT CASE WHEN n % 2 = 0 THEN 'infinity' ELSE now() + interval '1 h' END FROM generate_series(1, 20000) n"
     )
-    due = [begun(db) for _ in range(3)]
+    db.execute("ALTER TABLE hooks.webhook_delivery_sagas DISABLE TRIGGER delivery_begins")
+    due = [begun(db, state) for state in ("Pending", "PendingRetry", "InProgress")]
     db.execute("ANALYZE hooks.webhook_delivery_sagas")
-    store = sagas().store
     with db.transaction():
-        assert sorted(row[0] for row in store.due(db, 500)) == due
-    plan = db.execute("EXPLAIN (ANALYZE, BUFFERS OFF) " + store._due, {"most": 500, "machine": "delivery"}).fetchall()
-    said = "\n".join(line for (line,) in plan)
-    assert "Index Cond: (next_attempt_at <= " in said, said
-    assert "Rows Removed" not in said, said
+        assert sorted(row[0] for row in engine.store.due(db, 500)) == due
+        assert [row[0] for row in engine.store.due(db, 2)] == due[:2]
+    found = "((status = n.in_state) AND (next_attempt_at" if by_state else "(next_attempt_at"
+    store = engine.store
+    for statement, compared in ((store._due, "<="), (store._next_due, "<"), (store._overdue, "<=")):
+        plan = db.execute("EXPLAIN (ANALYZE, BUFFERS OFF) " + statement, {"most": 500, "machine": "delivery"}).fetchall()
+        said = "\n".join(line for (line,) in plan)
+        assert f"Index Cond: {found} {compared} " in said, said
+        assert "Rows Removed" not in said, said
+        assert "Seq Scan on webhook" not in said, said
+
+
+def test_table_whose_index_has_other_columns_is_refused_with_the_ddl(db: Database) -> None:
+    machine = sagas(due_by_state=False).machine
+    [(problem, statement)] = lacking(db, machine)
+    assert problem == "its delivery_due is another"
+    db.execute(statement.encode())
+    check(db, machine)
 
 
 @pytest.mark.parametrize(("seconds", "left"), [(0, 3), (60, 1), (10_000, 3)])
