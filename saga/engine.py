@@ -58,7 +58,7 @@ class SagaEngine(Generic[RowT]):
         begun = self._begin(db, results)
         rest = [each for each in results if each.id not in begun] if begun else results
         keys = [self.saga.key_of(each) for each in rest]
-        work = self._work(db, self.store.lock(db, list(set(keys))))
+        work = self._work(db, self.store.lock(db, set(keys)))
         applied = [*map(work.apply, keys, rest)]
         self._write(db, work)
         left = iter(applied)
@@ -89,7 +89,7 @@ class SagaEngine(Generic[RowT]):
 
     def act(self, db: Connection, keys: Sequence[Key], rule: Callable[[RowT], Answer]) -> int:
         """Move the sagas for which the rule returns a step. Return their number."""
-        work = self._work(db, self.store.lock(db, list(keys)))
+        work = self._work(db, self.store.lock(db, keys))
         answers = [(saga, answer) for saga in work.known.values() if (answer := rule(saga.row))]
         moved = [step for saga, answer in answers for step in work.take(saga, answer)]
         self._write(db, work)

@@ -12,6 +12,7 @@ from psycopg.rows import tuple_row
 from psycopg.types.json import Jsonb
 
 from ferryman.consumer.model import Received
+from ferryman.runtime.columns import Uuids
 from ferryman.runtime.postgres import Connection
 from ferryman.saga.answers import KEEP, Key, Row, StrayReason, Unsaid
 from ferryman.saga.machine import Machine
@@ -190,6 +191,7 @@ class SagaStore:
             given = {"where": sql.SQL(where).format(**names), "most": sql.SQL(most), "locks": sql.SQL(locks)}
             return text.format(**names, **given)
 
+        self._column: type[list[Any]] = Uuids if machine.key_type == "uuid" else list
         self._machine, self._terminals = machine.name, list(machine.terminals)
         on_their_way = [sql.Literal(each) for each in machine.states if each not in machine.terminals]
         names["on_their_way"] = sql.SQL("ARRAY[{}]::{}[]").format(sql.SQL(", ").join(on_their_way), names["state_type"])
@@ -232,11 +234,11 @@ class SagaStore:
 
     def find(self, db: Connection, keys: Sequence[Key]) -> list[tuple[Any, ...]]:
         """Return the rows of those of these sagas that exist, without a lock."""
-        return _rows(db, self._find, {"keys": list(keys)}) if keys else []
+        return _rows(db, self._find, {"keys": self._column(keys)}) if keys else []
 
-    def lock(self, db: Connection, keys: Sequence[Key]) -> list[tuple[Any, ...]]:
+    def lock(self, db: Connection, keys: Iterable[Key]) -> list[tuple[Any, ...]]:
         """Lock these sagas until the transaction ends, and return the rows of those that exist."""
-        return _rows(db, self._lock, {"keys": list(keys)})
+        return _rows(db, self._lock, {"keys": self._column(keys)})
 
     def due(self, db: Connection, most: int) -> list[tuple[Any, ...]]:
         """Lock sagas that are due and not locked by anybody else, and return their rows."""
@@ -272,7 +274,7 @@ class SagaStore:
         numbers: dict[tuple[Any, ...], int] = {}
         ways = [numbers.setdefault(each[1:6], len(numbers) + 1) for each in moved]
         before, states, attempts, reasons, dues = (list(column) for column in zip(*numbers, strict=True))
-        given = {"keys": [each.key for each in moved], "ways": ways, "before": before, "states": states,
+        given = {"keys": self._column(each.key for each in moved), "ways": ways, "before": before, "states": states,
                  "attempts": attempts, "reasons": reasons, "dues": [_KEPT if due is KEEP else due for due in dues],
                  "terminals": self._terminals, "machine": self._machine}  # fmt: skip
         if not any(each.set for each in moved):

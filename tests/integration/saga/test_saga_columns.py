@@ -218,7 +218,9 @@ def test_due_sagas_are_found_by_their_index_however_many_wait(db: Database, by_s
     found = "((status = n.in_state) AND (next_attempt_at" if by_state else "(next_attempt_at"
     store = engine.store
     for statement, compared in ((store._due, "<="), (store._next_due, "<"), (store._overdue, "<=")):
-        plan = db.execute("EXPLAIN (ANALYZE, BUFFERS OFF) " + statement, {"most": 500, "machine": "delivery"}).fetchall()
+        plan = db.execute(
+            "EXPLAIN (ANALYZE, BUFFERS OFF) " + statement, {"most": 500, "machine": "delivery"}
+        ).fetchall()
         said = "\n".join(line for (line,) in plan)
         assert f"Index Cond: {found} {compared} " in said, said
         assert "Rows Removed" not in said, said
