@@ -33,7 +33,8 @@ _HASH_BYTES = 16
 _MOST_ERROR_CHARACTERS = 2000
 _MOST_TYPE_CHARACTERS = 255  # the outbox takes no more; the header stays as long as it is
 _MOST_KEY_BYTES = 1500
-_TRACE = "traceparent"
+_MOST_PASSED_BYTES = 4000
+_PASSED_ON = (headers.TRACEPARENT, headers.CORRELATION)
 # What a dead letter leaves out until it fits: as little as possible. Without all of it, it has less than 1,000 bytes.
 _LEFT_OUT = (
     (),
@@ -152,20 +153,26 @@ def _data(record: Record, kind: str, value: bytes) -> Any:
 def prepared_reports(consumer: str, message: Received, reports: Sequence[Message]) -> list[Stored]:
     """Return a handler's reports as the outbox takes them, with ids derived from the message's.
 
-    Reports that have no trace of their own get the message's.
+    The trace and the correlation of the message are handed on with reports that have none of their own.
     """
-    trace = message.traceparent if reports else None
+    passed = _passed_on(message.record) if reports else None
     codecs = active.codecs()
     catalogued = codecs.catalogue.types if codecs else {}
     made = []
     for number, report in enumerate(reports):
-        if trace and _TRACE not in report.headers:
-            report = replace(report, headers={**report.headers, _TRACE: trace})  # noqa: PLW2901
+        if passed:
+            report = replace(report, headers={**passed, **report.headers})  # noqa: PLW2901
         if report.topic is None and report.type not in catalogued:
             report = replace(report, topic=f"{consumer}.results")  # noqa: PLW2901
         entry = stored(report)
         made.append(entry if entry.id else entry.with_id(derived(message.id, f"{consumer}/{number}")))
     return made
+
+
+def _passed_on(record: Record) -> dict[str, str]:
+    found = dict(record.headers)
+    texts = {name: text_of(value[:_MOST_PASSED_BYTES]) for name in _PASSED_ON if (value := found.get(name))}
+    return {name: text for name, text in texts.items() if text}
 
 
 def kept_reports(reports: Sequence[Stored]) -> str | None:

@@ -11,6 +11,8 @@ TIME = "ce_time"
 CONTENT_TYPE = "content-type"
 TRACEPARENT = "traceparent"
 REPLAY = "x-replay"
+CORRELATION = "ce_correlationid"
+"""An extension of CloudEvents: the question that a message asks or answers. Consumers hand it on."""
 
 # Only on requeued messages, in a consumer's own topics: the original place, and the headers of another writer.
 REQUEUED_FROM = "x-requeued-from"

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ferryman import use_schemas
+from ferryman import Message, use_schemas
 from ferryman.consumer.kafka.consumer_topics import dead_letter_topic, retry_topic
 from ferryman.consumer.model import BY_SOURCE_AND_ID, Poison, Received, Record
-from ferryman.consumer.wire import dead_letter, decode, identity, poison_of, type_of
+from ferryman.consumer.wire import dead_letter, decode, identity, poison_of, prepared_reports, type_of
 from ferryman.runtime.errors import Unreachable
 from ferryman.schemas import active
 from ferryman.schemas.codec import Codecs
@@ -25,6 +25,24 @@ JSON = ("content-type", b"application/json; charset=utf-8")
 def record(value: bytes | None = b"{}", key: bytes | None = b"k", **headers: bytes | None) -> Record:
     named = [("content-type" if name == "content_type" else name, each) for name, each in headers.items()]
     return Record("orders", 3, 4711, key, value, named, 1_767_225_600_000)
+
+
+@pytest.mark.parametrize(
+    ("given", "own", "reported"),
+    [
+        ({"ce_correlationid": b"a/2", "traceparent": b"0"}, {}, {"ce_correlationid": "a/2", "traceparent": "0"}),
+        ({"ce_correlationid": b"a"}, {"ce_correlationid": "mine", "x": "y"}, {"ce_correlationid": "mine", "x": "y"}),
+        ({"ce_correlationid": b"a\0b", "traceparent": b"\xff", "x-other": b"z"}, {}, None),
+        ({"ce_correlationid": None}, {}, None),
+    ],
+)  # fmt: skip
+def test_reports_hand_on_the_trace_and_the_correlation_of_their_message(
+    given: dict[str, bytes | None], own: dict[str, str], reported: dict[str, str] | None
+) -> None:
+    message = decode(record(content_type=JSON[1], **given), "t")
+    assert isinstance(message, Received)
+    [made] = prepared_reports("store", message, [Message("done", {}, key="k", headers=own)])
+    assert (made.headers and json.loads(made.headers)) == reported
 
 
 @pytest.fixture
