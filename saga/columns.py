@@ -5,7 +5,8 @@ from base64 import b64encode
 from collections.abc import Callable, Mapping
 from datetime import date, datetime, timedelta
 from decimal import Decimal
-from typing import Any
+from types import UnionType
+from typing import Any, Union, get_args, get_origin
 from uuid import UUID
 
 from ferryman.schemas import active
@@ -56,15 +57,15 @@ def command_data(kind: str, data: Mapping[str, Any]) -> Mapping[str, Any]:
     codecs = active.codecs()
     if codecs is not None and kind in codecs.catalogue.types:
         return data
-    return {name: _in_json(value) for name, value in data.items()}
+    return {name: in_json(value) for name, value in data.items()}
 
 
-def _in_json(value: Any) -> Any:
+def in_json(value: Any) -> Any:
     """Return times as ISO 8601, numerics as text, intervals as seconds, and bytes in base64."""
     if isinstance(value, dict):
-        return {name: _in_json(each) for name, each in value.items()}
+        return {name: in_json(each) for name, each in value.items()}
     if isinstance(value, list):
-        return [_in_json(each) for each in value]
+        return [in_json(each) for each in value]
     written = _WRITTEN.get(type(value))
     return value if written is None else written(value)
 
@@ -73,3 +74,12 @@ _WRITTEN: Mapping[Any, Callable[[Any], Any]] = {
     datetime: datetime.isoformat, date: date.isoformat, Decimal: str, timedelta: timedelta.total_seconds,
     bytes: lambda value: b64encode(value).decode(),
 }  # fmt: skip
+
+
+def without_none(annotation: Any) -> tuple[Any, bool]:
+    """Return a type without None, and whether None was in it. Of list[str] it is list."""
+    if isinstance(annotation, UnionType) or get_origin(annotation) is Union:
+        kinds = [each for each in get_args(annotation) if each is not type(None)]
+        if len(kinds) == 1:
+            return get_origin(kinds[0]) or kinds[0], True
+    return get_origin(annotation) or annotation, False

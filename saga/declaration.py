@@ -5,11 +5,10 @@ their ids, attempts and waits.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import cached_property
-from types import UnionType
-from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, Union, cast, get_args, get_origin, get_type_hints
-from uuid import UUID, uuid4, uuid5
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, cast, get_type_hints
+from uuid import UUID
 
 import psycopg
 from pydantic import SecretStr
@@ -18,11 +17,13 @@ from ferryman.consumer.api import Consumer, Unknown
 from ferryman.consumer.model import Received
 from ferryman.message import Message
 from ferryman.runtime.errors import Misconfigured
+from ferryman.runtime.postgres import psycopg_below
 from ferryman.saga.answers import KEEP, Answer, Go, Key, RowT, Unsaid
-from ferryman.saga.columns import command_data
+from ferryman.saga.asking import ENGINES_FIELDS, VISIT, answers_earlier_visit, command
+from ferryman.saga.columns import without_none
 from ferryman.saga.machine import Columns, KeyType, Machine, State
 from ferryman.saga.results import ResultSource, ResultSources
-from ferryman.saga.rule import Rule, RuleT, registering
+from ferryman.saga.rule import Rule, RuleT, misfit
 
 if TYPE_CHECKING:
     from ferryman.saga.engine import SagaEngine, Started
@@ -37,9 +38,6 @@ TIMED_OUT, TIMEOUT = "TIMED_OUT", "timeout"
 """The reason of a saga that went `then`, and the event that drawings show for it."""
 
 _KEY_TYPES: Mapping[Any, KeyType] = {UUID: "uuid", int: "bigint"}
-_ENGINES_FIELDS = ("state", "attempt", "reason")
-_COMMANDS = UUID("6f3f6a0e-6a3f-5b0b-9d43-2f5a2f0e9c11")
-"""The namespace of the ids of commands."""
 
 
 class Saga(Generic[RowT]):
@@ -84,7 +82,7 @@ class Saga(Generic[RowT]):
         self.late: Late = _nothing
         self.completed: tuple[str, ...] = ()
         self.fill: Complete | None = None
-        self._commands, self._event, self._unknown = commands, event, unknown
+        self.commands, self._event, self._unknown = commands, event, unknown
         names = {"columns": columns or Columns(), "state_type": state_type, "archive": archive or f"archive_{name}"}
         self._table: dict[str, Any] = {**names, "due_by_state": due_by_state}
         self._rules: dict[tuple[str, str], Rule] = {}
@@ -119,7 +117,7 @@ class Saga(Generic[RowT]):
                 raise self._wrong(f"{place[1]} comes from no topic", f"name it in results: {{'{place[1]}': 'topic'}}")
             self._rules[place] = self._rule(*place, to, reason)
             rules.append(self._rules[place])
-        return registering(rules)
+        return self._registering(rules, ("row", "result"))
 
     def due(self, state: str, *, to: str | Sequence[str]) -> Callable[[RuleT], RuleT]:
         """Register the function that decides, from the row, what becomes of a saga that is due in this state."""
@@ -131,7 +129,7 @@ class Saga(Generic[RowT]):
         if self.states[state].then or self.states[state].tries:
             raise self._wrong(f"{state} has a rule for timeouts, and `then` or `tries`", "keep one of them")
         self._due[state] = rule
-        return registering([rule])
+        return self._registering([rule], ("row",))
 
     def starts(self, event: str) -> Callable[[MakeT], MakeT]:
         """Register the function that makes the row of a new saga from a message of this type, which `results` has."""
@@ -139,6 +137,7 @@ class Saga(Generic[RowT]):
             raise self._wrong(f"{event} cannot start it", "name its topic in results, and give it one function")
 
         def register(make: MakeT) -> MakeT:
+            self._takes(make, "message")
             self._starts[event] = make
             return make
 
@@ -146,18 +145,20 @@ class Saga(Generic[RowT]):
 
     def on_late(self, function: LateT) -> LateT:
         """Register the function that returns messages that undo what a result reports which came too late."""
+        self._takes(function, "row", "result")
         self.late = function
         return function
 
     def complete(self, *fields: str) -> Callable[[CompleteT], CompleteT]:
         """Register the function that fills in these fields of rows, which stand in other tables: once for a batch."""
-        if unknown := [each for each in fields if each not in self.row._field_defaults or each in _ENGINES_FIELDS]:
+        if unknown := [each for each in fields if each not in self.row._field_defaults or each in ENGINES_FIELDS]:
             raise self._wrong(f"{', '.join(unknown)} cannot be completed", "name fields of the row that have a default")
         if self.completed or set(self.row._fields[len(self.row._fields) - len(fields) :]) != set(fields):
             what = f"{', '.join(fields)} cannot be completed: these are not the last fields of the row"
             raise self._wrong(what, "put them behind the columns, and register one function for all of them")
 
         def register(function: CompleteT) -> CompleteT:
+            self._takes(function, "db", "rows")
             self.completed, self.fill = fields, function
             return function
 
@@ -178,8 +179,13 @@ class Saga(Generic[RowT]):
                 raise self._wrong(f"{name} is {what}", "correct its rules, or declare it as the other")
         states = {name: State(each.text, ways[name]) for name, each in self.states.items()}
         key, kinds = self.row._fields[0], self.types_of_fields
-        own = {name: kinds[name][0] for name in self.fields[1:] if name not in _ENGINES_FIELDS}
-        return Machine(self.name, self.table, key, states, self.key_type, events=events, own=own, **self._table)
+        own = {name: kinds[name][0] for name in self.fields[1:] if name not in ENGINES_FIELDS}
+        machine = Machine(self.name, self.table, key, states, self.key_type, events=events, own=own, **self._table)
+        again = [each for each in self.states if each in machine.recurring and self.states[each].ask is not None]
+        if again and kinds.get(VISIT) != (int, False):
+            what = f"{again[0]} asks, and may be entered again: a late answer would count for the next time"
+            raise self._wrong(what, f"give the row a field that the engine counts in: {VISIT}: int = 0")
+        return machine
 
     @cached_property
     def engine(self) -> "SagaEngine[RowT]":
@@ -200,12 +206,17 @@ class Saga(Generic[RowT]):
     @cached_property
     def settable(self) -> frozenset[str]:
         """The columns that a step may set."""
-        return frozenset(self.fields[1:]) - {"state"}
+        return frozenset(self.fields[1:]) - {"state"} - ({VISIT} if self.revisited else set())
+
+    @cached_property
+    def revisited(self) -> frozenset[str]:
+        """The states that a saga may enter again, and that ask for something each time."""
+        return frozenset(each for each in self.machine.recurring if self.states[each].ask is not None)
 
     @property
     def types_of_fields(self) -> dict[str, tuple[Any, bool]]:
         """The type of each field of the row, without None; and whether it may be None."""
-        return {name: _without_none(each) for name, each in get_type_hints(self.row).items()}
+        return {name: without_none(each) for name, each in get_type_hints(self.row).items()}
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -226,7 +237,7 @@ class Saga(Generic[RowT]):
     @property
     def command_topics(self) -> list[str]:
         """The topics in which no command may wait to be published for the time of its sagas to count."""
-        return [*dict.fromkeys([*([self._commands] if self._commands else []), *self.participants])]
+        return [*dict.fromkeys([*([self.commands] if self.commands else []), *self.participants])]
 
     def consumers(self) -> list[Consumer]:
         """Return a consumer for each topic of results. Each takes every type: one from a wrong topic is FORGED."""
@@ -244,7 +255,7 @@ class Saga(Generic[RowT]):
 
         `db` is the writer's own: a connection of psycopg, or a session or connection of SQLAlchemy on psycopg.
         """
-        return self.engine.start(_psycopg(db), [row])[0]
+        return self.engine.start(psycopg_below(db, "a saga cannot be started"), [row])[0]
 
     # --- its decisions
 
@@ -269,8 +280,15 @@ class Saga(Generic[RowT]):
     def on_result(self, saga: RowT, result: Received) -> Answer:
         """Return what becomes of a saga at this result; None: it fits nothing."""
         event = result.type if self._event is None else self._event(result)
-        rule = self._rules.get((saga.state, event))  # type: ignore[attr-defined]
-        return None if rule is None else rule.decide(saga, result)
+        state: str = saga.state  # type: ignore[attr-defined]
+        rule = self._rules.get((state, event))
+        if rule is None or (state in self.revisited and answers_earlier_visit(self, saga, result)):
+            return None
+        return rule.decide(saga, result)
+
+    def decides_when_due(self, state: str) -> bool:
+        """Return True if a function decides what a timeout in this state leads to."""
+        return state in self._due
 
     def on_due(self, saga: RowT) -> Answer:
         """Return what becomes of a saga that is due: it asks again, goes `then`, or waits for a person."""
@@ -283,26 +301,25 @@ class Saga(Generic[RowT]):
         return Go(state.then, reason=TIMED_OUT) if state.then else Go(name, due=None)
 
     def command(self, saga: RowT) -> Message:
-        """Return the command of a saga's state. Its id follows from the saga, the state and the attempt.
-
-        A state that a saga may enter again counts its attempts anew each time, so its commands have ids of their own.
-        """
-        given: dict[str, Any] = saga._asdict()  # type: ignore[attr-defined]
-        ask = self.states[_state(saga)].ask
-        if callable(ask):
-            message: Message = ask(saga)
-            if not isinstance(message, Message):
-                raise TypeError(f"`ask` of {self.name} in {_state(saga)} returned {message!r:.100}: return a Message")
-        else:
-            data = {name: given[name] for name in self.fields if name not in _ENGINES_FIELDS}
-            message = Message(ask, command_data(ask, data), key=str(saga[0]))
-        if message.id is not None and (message.topic is not None or self._commands is None):
-            return message
-        follows = uuid5(_COMMANDS, f"{self.name}/{saga[0]}/{_state(saga)}/{given['attempt']}")
-        own = uuid4() if _state(saga) in self.machine.recurring else follows
-        return replace(message, id=message.id or own, topic=message.topic or self._commands)
+        """Return the command of a saga's state. Its id follows from the saga, the state and the attempt."""
+        return command(self, saga)
 
     # --- inside
+
+    def _registering(self, rules: Sequence[Rule], given: Sequence[str]) -> Callable[[RuleT], RuleT]:
+        """Return a decorator that makes a function of these arguments decide for these rules."""
+
+        def register(function: RuleT) -> RuleT:
+            self._takes(function, *given)
+            for each in rules:
+                each.answer = function
+            return function
+
+        return register
+
+    def _takes(self, function: Callable[..., Any], *given: str) -> None:
+        if wrong := misfit(function, given):
+            raise self._wrong(wrong, f"declare it as `def name({', '.join(given)})`")
 
     def _rule(self, state: str, event: str, to: str | Sequence[str], reason: str | Unsaid | None) -> Rule:
         if unknown := [each for each in (state, *_texts(to)) if each not in self.states]:
@@ -334,17 +351,19 @@ class Saga(Generic[RowT]):
 
     def _check(self) -> None:
         fields: Sequence[str] = getattr(self.row, "_fields", ())
-        if not set(_ENGINES_FIELDS) <= set(fields):
+        if not set(ENGINES_FIELDS) <= set(fields):
             what = f"{getattr(self.row, '__name__', self.row)} is not a row of a saga"
             raise self._wrong(what, "give a NamedTuple with `state`, `attempt` and `reason`")
-        if self.types_of_fields[fields[0]][0] not in _KEY_TYPES or fields[0] in _ENGINES_FIELDS:
+        if self.types_of_fields[fields[0]][0] not in _KEY_TYPES or fields[0] in ENGINES_FIELDS:
             raise self._wrong(f"its key, {fields[0]}, is neither a UUID nor an int", "put the key first in the row")
         self._check_columns()
         for state, each in self.states.items():
             if not isinstance(each, State):
                 raise self._wrong(f"{state} is {each!r:.100}", "give a State(...) or an End(...)")
-            if isinstance(each.ask, str) and self._commands is None:
+            if isinstance(each.ask, str) and self.commands is None:
                 raise self._wrong(f"{state} asks for {each.ask}, and there is no topic for it", "name it: commands='…'")
+            if callable(each.ask):
+                self._takes(each.ask, "row")
             if unknown := [to for to in (each.then, *each.to) if to is not None and to not in self.states]:
                 raise self._wrong(f"{state} leads to {unknown[0]}, which is not one of its states", "correct it")
 
@@ -357,33 +376,13 @@ class Saga(Generic[RowT]):
             )
         if not callable(self.of):
             raise self._wrong(f"of={self.of!r} is not a function", "give a function of a message that returns the key")
+        self._takes(self.of, "message")
+        for function, given in ((self._event, ("message",)), (self.fits, ("row", "result"))):
+            if function is not None:
+                self._takes(function, *given)
 
     def _wrong(self, what: str, remedy: str) -> Misconfigured:
         return Misconfigured(f"the saga {self.name}: {what}", remedy=remedy)
-
-
-def _psycopg(db: Any) -> Any:
-    """Return the connection of psycopg below a session or a connection of SQLAlchemy."""
-    below = db
-    if hasattr(db, "flush"):
-        db.flush()
-        below = db.connection()
-    if not isinstance(below, psycopg.Connection):
-        below = getattr(getattr(below, "connection", None), "dbapi_connection", None)
-    if not isinstance(below, psycopg.Connection):
-        what = f"a saga cannot be started in a {type(db).__name__}"
-        remedy = "give a connection of psycopg, or a session or connection of SQLAlchemy on psycopg; none of asyncio"
-        raise Misconfigured(what, remedy=remedy)
-    return below
-
-
-def _without_none(annotation: Any) -> tuple[Any, bool]:
-    """Return a type without None, and whether None was in it. Of list[str] it is list."""
-    if isinstance(annotation, UnionType) or get_origin(annotation) is Union:
-        kinds = [each for each in get_args(annotation) if each is not type(None)]
-        if len(kinds) == 1:
-            return get_origin(kinds[0]) or kinds[0], True
-    return get_origin(annotation) or annotation, False
 
 
 def _texts(given: str | Sequence[str]) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from ferryman.runtime.errors import Transient
 from ferryman.runtime.postgres import Connection
 from ferryman.saga import metrics
 from ferryman.saga.answers import KEEP, Answer, Go, Key, Row, RowT
+from ferryman.saga.asking import VISIT
 from ferryman.saga.declaration import Saga
 from ferryman.saga.store import Moved, SagaStore, Stray
 
@@ -198,15 +199,18 @@ class _Work(Generic[RowT]):
         due = go.due if go.due is not KEEP or not (enters or asks) else state.wait_seconds(attempt if asks else 1)
         reason = row.reason if go.reason is KEEP else go.reason
         now = row._replace(state=go.state, attempt=attempt, reason=reason)
-        if go.set:
-            now = now._replace(**self._settable(row.state, go.set))
+        sets = self._settable(row.state, go.set) if go.set else go.set
+        if enters and go.state in self.saga.revisited:
+            sets = {**sets, VISIT: (row.visit or 0) + 1}
+        if sets:
+            now = now._replace(**sets)
         saga.row = now
         if asks:
             self.messages.append(self.saga.command(now))
         self.messages += go.messages
         for each in go.rows:
             self.rows[each.table].append(each)
-        ours = {name: value for name, value in go.set.items() if name != "attempt"} if go.set else go.set
+        ours = {name: value for name, value in sets.items() if name != "attempt"} if sets else sets
         moved = Moved(now[0], row.state, go.state, now.attempt, now.reason, due, ours)
         if saga.moves and not enters:  # no guard looks at a step that stays, so it needs no round of its own
             saga.moves[-1] = saga.moves[-1].then(moved)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from inspect import iscoroutinefunction, signature
 from typing import Any, TypeVar
 
 from ferryman.saga.answers import KEEP, Answer, Go, Unsaid
@@ -40,12 +41,15 @@ class Rule:
         return steps if self.reason is KEEP else [each.because(self.reason) for each in steps]
 
 
-def registering(rules: Sequence[Rule]) -> Callable[[RuleT], RuleT]:
-    """Return a decorator that makes a function decide for these rules."""
-
-    def register(function: RuleT) -> RuleT:
-        for each in rules:
-            each.answer = function
-        return function
-
-    return register
+def misfit(function: Callable[..., Any], given: Sequence[str]) -> str | None:
+    """Return why a function cannot be called with these arguments, or None if it can, or if nobody can tell."""
+    named = f"`{getattr(function, '__name__', function)}`"
+    if iscoroutinefunction(function):
+        return f"{named} is asynchronous"
+    try:
+        signature(function).bind(*given)
+    except TypeError as error:
+        return f"{named} is not a function of ({', '.join(given)}): {error}"
+    except ValueError:  # a function in C that does not tell
+        return None
+    return None

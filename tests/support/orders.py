@@ -1,11 +1,13 @@
 """A saga as an adopter writes it: an order asks the store for an item, then the bank for the money."""
 
-from typing import NamedTuple
+from collections import namedtuple
+from typing import Any, NamedTuple
 from uuid import UUID, uuid4
 
 from ferryman import End, Go, Received, Saga, State
 from ferryman.consumer.model import Record
 from ferryman.consumer.wire import hash_of
+from ferryman.schemas.headers import CORRELATION
 
 
 class Order(NamedTuple):
@@ -20,9 +22,18 @@ class Order(NamedTuple):
     reason: str | None = None
 
 
-def declared() -> Saga[Order]:
+def wider(**more: object) -> Any:
+    """Return the class of a row that has more fields behind those of an order, each with its default."""
+    defaults = {**Order._field_defaults, **more}
+    make: Any = namedtuple  # noqa: PYI024 - a type checker knows only rows that are written out
+    made = make("made", (*Order._fields, *more), defaults=defaults.values())
+    made.__annotations__ = {**Order.__annotations__, **{name: type(value) for name, value in more.items()}}
+    return made
+
+
+def declared(row: type[Order] = Order) -> Saga[Order]:
     orders = Saga(
-        "orders", Order, table="shop.orders", of=lambda result: UUID(result.data["id"]), commands="shop.commands",
+        "orders", row, table="shop.orders", of=lambda result: UUID(result.data["id"]), commands="shop.commands",
         results={"stock.*": "stock.results", "bank.*": "bank.results"},
         states={
             "RESERVING": State("The store is asked.", ask="stock.reserve", within=60, tries=3, then="RELEASING"),
@@ -49,8 +60,19 @@ def declared() -> Saga[Order]:
     return orders
 
 
-def answer(kind: str, order: UUID, *, topic: str | None = None, **more: object) -> Received:
-    """Return a result of the store or the bank."""
+ORDERS = declared()
+
+
+def cyclic() -> Saga[Order]:
+    """Return an order that is charged again if the store keeps its item."""
+    orders = declared(wider(visit=0))
+    orders.on("RELEASING", "stock.kept", to="CHARGING")
+    return orders
+
+
+def answer(kind: str, order: UUID, *, topic: str | None = None, to: str | None = None, **more: object) -> Received:
+    """Return a result of the store or the bank: to the command with this correlation."""
     data = {"id": str(order), **more}
-    record = Record(topic or f"{kind.partition('.')[0]}.results", 0, 0, str(order).encode(), b"", [], 0)
+    headers: list[tuple[str, bytes | None]] = [] if to is None else [(CORRELATION, to.encode())]
+    record = Record(topic or f"{kind.partition('.')[0]}.results", 0, 0, str(order).encode(), b"", headers, 0)
     return Received(uuid4(), kind, data, str(order), record, hash_of(repr(data).encode()))

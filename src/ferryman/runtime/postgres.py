@@ -294,3 +294,17 @@ def address(wanted: dict[str, Any]) -> str:
 
 def _one_line(error: Exception) -> str:
     return " ".join(str(error).split())
+
+
+def psycopg_below(db: Any, what: str) -> Any:
+    """Return the connection of psycopg below a session or a connection of SQLAlchemy, for what is done there."""
+    below = db
+    if hasattr(db, "flush"):
+        db.flush()
+        below = db.connection()
+    if not isinstance(below, psycopg.Connection):
+        below = getattr(getattr(below, "connection", None), "dbapi_connection", None)
+    if not isinstance(below, psycopg.Connection):
+        remedy = "give a connection of psycopg, or a session or connection of SQLAlchemy on psycopg; none of asyncio"
+        raise Misconfigured(f"{what} in a {type(db).__name__}", remedy=remedy)
+    return below

@@ -11,7 +11,7 @@ import pytest
 from ferryman import Go, Misconfigured, Received, Row, Saga
 from ferryman.saga.ddl import table
 from ferryman.saga.guards import check
-from support.orders import Order, answer, declared
+from support.orders import Order, answer, declared, wider
 
 Database = psycopg.Connection[tuple[Any, ...]]
 
@@ -153,17 +153,7 @@ def test_undoing_messages_that_are_not_messages_are_refused(db: Database) -> Non
 # --- fields of other tables
 
 
-class Limited(NamedTuple):
-    """An order with a limit of another table."""
-
-    id: UUID
-    sku: str
-    amount: int
-    reservation: str | None = None
-    state: str = "RESERVING"
-    attempt: int = 1
-    reason: str | None = None
-    limit: int = 0
+Limited = wider(limit=0)
 
 
 def limited(fill: Any) -> Saga[Any]:
@@ -182,7 +172,7 @@ def test_row_that_is_not_completed_is_no_unknown_saga(db: Database) -> None:
 def test_completing_changes_no_column_and_needs_no_order(db: Database) -> None:
     first, second = started(db), started(db)
 
-    def fill(_db: Any, rows: Sequence[Limited]) -> Sequence[Limited]:
+    def fill(_db: Any, rows: Sequence[Any]) -> Sequence[Any]:
         return [each._replace(limit=7, state="DONE") for each in reversed(rows)]
 
     results = [answer("stock.reserved", each.id, topic="stock.results") for each in (first, second)]

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 from uuid import UUID, uuid4
 
 import psycopg
@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 from ferryman import Go, Misconfigured, Received, Row, Saga
 from ferryman.saga.ddl import table
 from ferryman.saga.guards import check
-from support.orders import Order, answer, declared
+from support.orders import Order, answer, cyclic, declared, wider
 
 Database = psycopg.Connection[tuple[Any, ...]]
 
@@ -141,16 +141,53 @@ def test_order_that_nobody_answers_asks_again_and_goes_on(db: Database) -> None:
     assert len({each for _, _, each in commands(db)}) == 4
 
 
-def test_state_that_is_entered_again_asks_with_another_id(db: Database) -> None:
-    """Its command had the id of the first time: the participant took it for a duplicate, and nobody answered."""
-    saga, order = declared(), started(db)
-    saga.on("RELEASING", "stock.kept", to="CHARGING")
-    db.execute("DROP TRIGGER orders_goes ON shop.orders")
+# --- states that are entered again
+
+
+@pytest.fixture
+def circle(ferryman_db: Database) -> Database:
+    ferryman_db.execute(table(cyclic()))
+    return ferryman_db
+
+
+def charged_again(db: Database) -> tuple[Saga[Order], Order, list[str]]:
+    """Return an order that was refused its money once, and is charged again; and what correlates its commands."""
+    saga = cyclic()
+    order = saga.row(uuid4(), "book", 500)
+    with db.transaction():
+        saga.start(db, order)
     apply(db, saga, answer("stock.reserved", order.id, reservation="r1"), answer("bank.refused", order.id),
-          answer("stock.kept", order.id), answer("bank.refused", order.id))  # fmt: skip
-    sent = [(kind, identity) for kind, _, identity in commands(db)]
-    assert [kind for kind, _ in sent[1:]] == ["bank.charge", "stock.release"] * 2
-    assert len({identity for _, identity in sent}) == len(sent)
+          answer("stock.kept", order.id))  # fmt: skip
+    assert stands(db, order)[0] == "CHARGING"
+    said = db.execute("SELECT headers ->> 'ce_correlationid' FROM ferryman.outbox ORDER BY position").fetchall()
+    return saga, order, [each for (each,) in said]
+
+
+def test_state_that_is_entered_again_asks_with_another_id(circle: Database) -> None:
+    """Its command had the id of the first time: the participant took it for a duplicate, and nobody answered."""
+    saga, order, said = charged_again(circle)
+    sent = commands(circle)
+    assert [kind for kind, _, _ in sent] == ["stock.reserve", "bank.charge", "stock.release", "bank.charge"]
+    assert len({identity for _, _, identity in sent}) == len(sent)
+    assert said == [None, *(f"orders/{order.id}/{each}" for each in ("CHARGING/1", "RELEASING/2", "CHARGING/3"))]
+    with circle.transaction():
+        saga.engine.act(circle, [order.id], lambda row: Go(row.state, again=True))
+    assert circle.execute("SELECT visit, attempt FROM shop.orders").fetchone() == (3, 2)
+
+
+def test_answer_to_an_earlier_visit_of_a_state_is_late(circle: Database) -> None:
+    """The first refusal, which came twice, ended the second try: an order was cancelled that was charged."""
+    saga, order, said = charged_again(circle)
+    assert apply(circle, saga, answer("bank.refused", order.id, to=said[1])) == ["Refused"]
+    assert stands(circle, order)[0] == "CHARGING"
+    assert circle.execute("SELECT why FROM ferryman.saga_stray").fetchall() == [("LATE",)]
+    assert apply(circle, saga, answer("bank.charged", order.id, to=said[3], amount=500)) == ["Applied"]
+
+
+@pytest.mark.parametrize("to", [None, "of another system", "orders/other/CHARGING/1"])
+def test_answer_that_names_no_visit_is_applied(circle: Database, to: str | None) -> None:
+    saga, order, _ = charged_again(circle)
+    assert apply(circle, saga, answer("bank.charged", order.id, to=to, amount=500)) == ["Applied"]
 
 
 @pytest.mark.parametrize(
@@ -172,17 +209,7 @@ def test_result_that_moves_nothing_is_kept_as_a_stray(db: Database, result: tupl
 # --- several steps, rows beside them, and facts of other tables
 
 
-class Parcel(NamedTuple):
-    """An order with what its rules read elsewhere."""
-
-    id: UUID
-    sku: str
-    amount: int
-    reservation: str | None = None
-    state: str = "RESERVING"
-    attempt: int = 1
-    reason: str | None = None
-    limit: int = 0
+Parcel = wider(limit=0)
 
 
 def with_rows() -> Saga[Any]:
@@ -198,12 +225,12 @@ def with_rows() -> Saga[Any]:
     saga.on("RELEASING", "stock.released", to="CANCELLED")
 
     @saga.on("RESERVING", "stock.out", to=("RELEASING", "CANCELLED"))
-    def out(parcel: Parcel, _result: Received) -> Sequence[Go]:
+    def out(parcel: Any, _result: Received) -> Sequence[Go]:
         left = Row("shop.missing", {"sku": parcel.sku, "order_id": parcel.id, "note": {"limit": parcel.limit}})
         return [Go("RELEASING", reason="GONE"), Go("CANCELLED", rows=[left], set={"reservation": "none"})]
 
     @saga.complete("limit")
-    def limits(db: Database, parcels: Sequence[Parcel]) -> Sequence[Parcel]:
+    def limits(db: Database, parcels: Sequence[Any]) -> Sequence[Any]:
         known: dict[str, int] = dict(db.execute("SELECT sku, most FROM shop.limits").fetchall())
         return [each._replace(limit=known[each.sku]) for each in parcels]
 
