@@ -9,11 +9,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from typing import TypeAlias
 
+import structlog
+
 from ferryman.runtime import postgres
 from ferryman.runtime.errors import Misconfigured
 from ferryman.runtime.postgres import Connection
 from ferryman.saga.columns import SQL_TYPES, fits, quoted
 from ferryman.saga.machine import Machine
+
+log = structlog.get_logger(__name__)
 
 BEGIN, END = "-- the machine {}: begin", "-- the machine {}: end"
 
@@ -93,6 +97,10 @@ UNION ALL SELECT 'base', a.attname, format_type(coalesce(nullif(t.typbasetype, 0
 FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid WHERE a.attrelid = to_regclass(%(table)s) AND a.attnum > 0
 UNION ALL SELECT 'never null', a.attname, '' FROM pg_attribute a
 WHERE a.attrelid = to_regclass(%(table)s) AND a.attnum > 0 AND a.attnotnull
+UNION ALL SELECT 'not given', a.attname, '' FROM pg_attribute a
+WHERE a.attrelid = to_regclass(%(table)s) AND a.attnum > 0 AND a.attnotnull AND NOT a.attisdropped
+  AND NOT a.atthasdef AND a.attidentity = ''
+UNION ALL SELECT 'FUNCTION', p.proname, p.prosrc FROM pg_proc p WHERE p.oid = to_regprocedure(%(archive)s)
 UNION ALL SELECT 'CONSTRAINT', c.conname, pg_get_constraintdef(c.oid) FROM pg_constraint c
 WHERE c.conrelid = to_regclass(%(table)s) AND c.convalidated
 UNION ALL SELECT CASE WHEN t.tgenabled IN ('O', 'A') THEN 'TRIGGER' ELSE 'disabled' END, t.tgname,
@@ -109,6 +117,8 @@ _INDEXED = re.compile(r"INDEX \w+ ON \S+ (?:USING \w+ )?\(([^()]*)\)")
 _DROPPED = {"CONSTRAINT": "ALTER TABLE {table} DROP CONSTRAINT IF EXISTS {name};\n",
             "TRIGGER": "DROP TRIGGER IF EXISTS {name} ON {table};\n",
             "INDEX": "DROP INDEX IF EXISTS {schema}.{name};\n"}  # fmt: skip
+_OF = "(timestamptz, text, text, integer)"
+"""The arguments of the function that archives."""
 _TIME = "timestamp with time zone"
 _ALIKE = {"text": {"text", "character varying"}, "integer": {"smallint", "integer", "bigint"}}
 
@@ -117,7 +127,11 @@ _Live: TypeAlias = Mapping[str, Mapping[str, str]]
 
 def check(db: Connection, machine: Machine) -> None:
     """Refuse a live table that does not fit its machine, with the DDL that makes it fit."""
-    if found := lacking(db, machine):
+    live = _live(db, machine)
+    if unfilled := sorted(live["not given"].keys() - machine.filled):
+        remedy = "give them a default, or fields of the row; else insert the rows yourself"
+        log.warning("`start` fills not every column", machine=machine.name, columns=unfilled, remedy=remedy)
+    if found := _misfits(machine, live):
         problems, statements = zip(*found, strict=True)
         raise Misconfigured(
             f"the table {machine.table} does not fit the machine {machine.name}: {', '.join(problems)}",
@@ -136,10 +150,23 @@ def lacking(db: Connection, machine: Machine) -> list[tuple[str, str]]:
     A guard fits if it names the same states in the same order, and an index the same columns, however the server
     writes it.
     """
+    return _misfits(machine, _live(db, machine))
+
+
+def _live(db: Connection, machine: Machine) -> _Live:
+    given = {"table": machine.table, "type": machine.state_type, "archive": f"{machine.schema}.{machine.archive}{_OF}"}
     live = defaultdict[str, dict[str, str]](dict)
-    for kind, name, said in db.execute(_LIVE, {"table": machine.table, "type": machine.state_type}).fetchall():
+    for kind, name, said in db.execute(_LIVE, given).fetchall():
         live[kind][name] = said
-    return [*_misfitting_columns(machine, live), *_misfitting_guards(machine, live)]
+    return live
+
+
+def _misfits(machine: Machine, live: _Live) -> list[tuple[str, str]]:
+    return [
+        *_misfitting_columns(machine, live),
+        *_misfitting_guards(machine, live),
+        *_misfitting_archive(machine, live),
+    ]
 
 
 def _misfitting_columns(machine: Machine, live: _Live) -> Iterator[tuple[str, str]]:
@@ -189,6 +216,14 @@ def _misfitting_guards(machine: Machine, live: _Live) -> Iterator[tuple[str, str
             dropped = _DROPPED[kind].format(name=name, table=machine.table, schema=machine.schema)
             create = statement[statement.rindex("ALTER" if kind == "CONSTRAINT" else "CREATE") :]
             yield f"it has no {name}" if there is None else f"its {name} is another", f"{dropped}{create};"
+
+
+def _misfitting_archive(machine: Machine, live: _Live) -> Iterator[tuple[str, str]]:
+    _, create, rest = guards(machine).partition("CREATE FUNCTION")
+    ours, there = rest.split("$$")[1], live["FUNCTION"].get(machine.archive)
+    if there is None or there.split() != ours.split():
+        said = f"it has no {machine.archive}" if there is None else f"its {machine.archive} is another"
+        yield said, create.replace("CREATE", "CREATE OR REPLACE") + rest.removesuffix(END.format(machine.name))
 
 
 def _meaning(statement: str) -> tuple[list[str], str]:

@@ -138,6 +138,11 @@ class Machine:
         return "saga_id" if self.key_type == "uuid" else "saga_number"
 
     @property
+    def filled(self) -> frozenset[str]:
+        """The columns that the start of a saga fills."""
+        return frozenset({self.key, *self.own, *astuple(self.columns)})
+
+    @property
     def initial(self) -> str:
         return next(iter(self.states))
 

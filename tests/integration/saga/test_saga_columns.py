@@ -21,6 +21,12 @@ from support.deliveries import DELIVERY, TABLES, Delivery, declared, on_due, res
 Database = psycopg.Connection[tuple[Any, ...]]
 
 
+OTHER_ARCHIVE = (
+    "CREATE OR REPLACE FUNCTION hooks.archive_sagas(before timestamptz, who text, reason text, most integer DEFAULT 9) "
+    "RETURNS SETOF jsonb LANGUAGE sql AS $$ SELECT '{{}}'::jsonb $$"
+)
+
+
 @pytest.fixture
 def db(ferryman_db: Database) -> Database:
     ferryman_db.execute(TABLES)
@@ -121,6 +127,8 @@ def test_state_may_be_an_enum_of_the_tables_schema(ferryman_db: Database) -> Non
         ("ALTER TABLE {table} ALTER updated_at TYPE date", "updated_at is date, not timestamp with time zone"),
         ("ALTER TABLE {table} ALTER attempt_count DROP DEFAULT, ALTER attempt_count TYPE text", "is text, not integer"),
         ("DROP TABLE {table}", "it does not exist"),
+        ("ALTER FUNCTION hooks.archive_sagas RENAME TO other", "it has no archive_sagas"),
+        (OTHER_ARCHIVE, "its archive_sagas is another"),
     ],
 )
 def test_table_that_does_not_fit_its_machine_is_refused_with_the_ddl(db: Database, damage: str, said: str) -> None:
@@ -132,6 +140,14 @@ def test_table_that_does_not_fit_its_machine_is_refused_with_the_ddl(db: Databas
     assert refused.value.remedy is not None
     db.execute(refused.value.remedy.partition("\n")[2].encode())
     check(db, DELIVERY)
+
+
+def test_column_that_no_start_fills_is_named_with_the_remedy(db: Database) -> None:
+    """The start of a saga failed in its writer's transaction; rows that are inserted otherwise are not refused."""
+    db.execute("ALTER TABLE hooks.webhook_delivery_sagas ADD colour text NOT NULL, ADD pen text NOT NULL DEFAULT 'p'")
+    with capture_logs() as logs:
+        check(db, DELIVERY)
+    assert [(each["columns"], each["machine"]) for each in logs] == [(["colour"], "delivery")]
 
 
 def test_table_with_the_guards_of_an_older_machine_is_refused_with_the_ddl(db: Database) -> None:
