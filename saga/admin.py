@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict
+from datetime import datetime
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -10,8 +11,10 @@ from psycopg import sql
 from ferryman.runtime.desk import Act, Desk, Row, audit, dict_rows
 from ferryman.runtime.errors import FerrymanError, Misconfigured
 from ferryman.runtime.postgres import Connection
+from ferryman.runtime.times import EndlessTimes, iso
 from ferryman.saga import guards
 from ferryman.saga.answers import Go, Key
+from ferryman.saga.columns import in_json
 from ferryman.saga.declaration import Saga
 
 _LIST = """\
@@ -28,6 +31,13 @@ _SHOW = """\
 SELECT {columns} FROM {table} WHERE {key} = %(key)s
 """
 
+_TIMES = """\
+-- saga.times
+SELECT {due_at} + ferryman.saga_silent(%(machine)s, {changed_at}) AS due_at,
+       (SELECT heard_at FROM ferryman.saga_clock WHERE machine = %(machine)s) AS heard_at
+FROM {table} WHERE {key} = %(key)s
+"""
+
 _STRAYS = """\
 -- saga.strays
 SELECT message_id, type, why, came_at FROM ferryman.saga_stray
@@ -39,9 +49,15 @@ class SagaStory(NamedTuple):
     """A saga as it stands: its row, what moves it on, and the results that moved nothing."""
 
     row: Row
+    """Its columns; empty if there is no such saga."""
     waits_for: list[tuple[str, str]]
     """Each event that moves it on, with the state that it leads to."""
     strays: list[Row]
+    """The newest first."""
+    due_at: datetime | None = None
+    """When it is looked at, with the time that it is given for silences."""
+    heard_at: datetime | None = None
+    """The time of its machine's clock."""
 
 
 def key_of(saga: Saga[Any], text: str) -> Key:
@@ -68,25 +84,36 @@ def listed(
              "after": None if after is None else str(key_of(saga, after))}  # fmt: skip
     with desk.acting() as db:
         _check_table(db, saga)
-        return dict_rows(db, _composed(saga, _LIST), given)
+        return _rows(db, saga, _LIST, given)
 
 
 def story(desk: Desk, saga: Saga[Any], key: Key) -> SagaStory:
     """Return how a saga stands, and what moves it on."""
-    given = {"key": key, "machine": saga.name}
     with desk.acting() as db:
         _check_table(db, saga)
-        rows = dict_rows(db, _composed(saga, _SHOW), given)
-        strays = dict_rows(db, _composed(saga, _STRAYS), given)
-    if not rows:
+        found = look(db, saga, key)
+    if not found.row:
         raise FerrymanError(f"{saga.table} has no saga {key}", remedy="correct the key")
-    state = rows[0]["state"]
+    state = found.row["state"]
     if state not in saga.states:
         what = f"the saga {key} is {state}, which is not a state of {saga.name}"
         raise FerrymanError(what, remedy="`ferryman saga sql` shows how its table and its declaration differ")
+    return found
+
+
+def look(db: Connection, saga: Saga[Any], key: Key) -> SagaStory:
+    """Return what a database knows of a saga whose table it has."""
+    given = {"key": key, "machine": saga.name}
+    row, strays, times = ([*_rows(db, saga, each, given)] for each in (_SHOW, _STRAYS, _TIMES))
+    state = row[0]["state"] if row else None
     ways = [(to, events) for (before, to), events in saga.machine.events.items() if before == state]
     waits_for = [(event, to) for to, events in ways for event in events]
-    return SagaStory(rows[0], waits_for, strays)
+    return SagaStory(row[0] if row else {}, waits_for, strays, **(times[0] if times else {}))
+
+
+def as_json(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row as JSON has it."""
+    return {name: iso(value) if isinstance(value, datetime) else in_json(value) for name, value in row.items()}
 
 
 def move(desk: Desk, saga: Saga[Any], key: Key, go: Go, act: Act, *, before: str) -> Row:
@@ -96,7 +123,7 @@ def move(desk: Desk, saga: Saga[Any], key: Key, go: Go, act: Act, *, before: str
             raise FerrymanError(f"{key} was moved in the meantime", remedy=f"look again: `ferryman saga show` {key}")
         said = {"machine": saga.name, "key": str(key), "from": before, "to": go.state, "again": go.again}
         audit(db, "move", act, said=said, entries=1)
-        return dict_rows(db, _composed(saga, _SHOW), {"key": key})[0]
+        return _rows(db, saga, _SHOW, {"key": key})[0]
 
 
 def check_move(saga: Saga[Any], row: Mapping[str, Any], to: str | None) -> Go:
@@ -122,6 +149,11 @@ def _check_table(db: Connection, saga: Saga[Any]) -> None:
         raise Misconfigured(f"the table {saga.table} of the saga {saga.name} does not exist", remedy=remedy)
 
 
+def _rows(db: Connection, saga: Saga[Any], statement: str, given: Mapping[str, Any]) -> list[Row]:
+    db.adapters.register_loader("timestamptz", EndlessTimes)  # a saga that waits for a person is due at infinity
+    return dict_rows(db, _composed(saga, statement), given)
+
+
 def _composed(saga: Saga[Any], statement: str) -> sql.Composed:
     machine = saga.machine
     ours = asdict(machine.columns)
@@ -133,5 +165,5 @@ def _composed(saga: Saga[Any], statement: str) -> sql.Composed:
         ),
         table=sql.Identifier(*machine.table.split(".")), key=sql.Identifier(machine.key),
         key_type=sql.SQL(machine.key_type), stray_key=sql.Identifier(machine.stray_key),
-        state=sql.Identifier(ours["state"]), due_at=sql.Identifier(ours["due_at"]),
+        **{name: sql.Identifier(ours[name]) for name in ("state", "due_at", "changed_at")},
     )  # fmt: skip

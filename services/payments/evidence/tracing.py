@@ -26,7 +26,11 @@ _MOST_OF_A_WALLET = 10_000
 class PaymentTracer:
     """Tells of payments."""
 
-    def tell(self, sides: Sides, identity: UUID, ask: AskKafka) -> Traced | None:
+    machine = "payment"
+
+    def tell(self, sides: Sides, identity: UUID | int, ask: AskKafka) -> Traced | None:
+        if not isinstance(identity, UUID):
+            return None
         known = gather(sides, identity)
         messages = known.messages.keys() - {identity}  # which a command of the literal mode has, too
         if not (known.payment or known.ledger or known.literal or messages.intersection(known.journey.ids())):

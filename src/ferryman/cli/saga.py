@@ -9,11 +9,13 @@ import click
 from ferryman.cli import options, output, wiring
 from ferryman.cli.options import Order
 from ferryman.cli.output import CommandResult, json_option, nothing_changed
+from ferryman.migrations import rights
 from ferryman.runtime import postgres
 from ferryman.runtime.desk import Row
 from ferryman.runtime.errors import Exit
-from ferryman.runtime.times import EndlessTimes, iso, moment
+from ferryman.runtime.times import iso, moment
 from ferryman.saga import admin, ddl, guards
+from ferryman.saga.columns import in_json
 from ferryman.saga.declaration import Saga
 from ferryman.saga.machine import drawing
 
@@ -31,7 +33,8 @@ def command() -> None:
       ferryman saga show shop.orders:orders ID                   how one stands, and what moves it on
       ferryman saga move shop.orders:orders --id ID --to DONE --reason 'the bank confirmed it by letter' --yes
 
-    SAGA is the module:object of a ferryman.Saga, or `payments`. `ferryman run SAGA` runs it.
+    SAGA is the module:object of a ferryman.Saga, its name if the setting `sagas` has it, or `payments`. `ferryman run
+    SAGA` runs it, and `ferryman trace ID --saga SAGA` tells the story of one.
     """
 
 
@@ -91,7 +94,6 @@ def _reading(command: Callable[..., CommandResult]) -> Callable[..., int]:
     def run(context: click.Context, /, *, name: str, source: str | None, as_json: bool, **asked: Any) -> int:
         saga = wiring.saga(name, wiring.settings(context))
         with options.open_desk(context, source, "saga") as desk:
-            desk.connection.adapters.register_loader("timestamptz", EndlessTimes)
             return command(desk, saga, **asked).print(as_json=as_json)
 
     return run
@@ -116,7 +118,7 @@ def list_(
     found = admin.listed(desk, saga, state=state, waiting=waiting, over=over, after=after, most=limit + 1)
     page, key = found[:limit], saga.fields[0]
     following = str(page[-1][key]) if len(found) > limit else None
-    data = {"saga": saga.name, "sagas": [output.with_iso_times(each) for each in page], "next": following}
+    data = {"saga": saga.name, "sagas": [admin.as_json(each) for each in page], "next": following}
     more = f"there are more: --after {following}" if following else None
     return CommandResult(data, _listed_lines(page, key), more=more)
 
@@ -147,11 +149,11 @@ def show(desk: Any, saga: Saga[Any], *, key: str) -> CommandResult:
     found = admin.story(desk, saga, admin.key_of(saga, key))
     state = found.row["state"]
     data = {
-        "saga": saga.name, "row": output.with_iso_times(found.row), "meaning": saga.states[state].text,
+        "saga": saga.name, "row": admin.as_json(found.row), "meaning": saga.states[state].text,
         "is_over": state in saga.machine.terminals,
         "waits_for": [{"event": event, "to": to} for event, to in found.waits_for],
         "ways_by_hand": [*saga.machine.states[state].to],
-        "strays": [output.with_iso_times(each) for each in found.strays],
+        "strays": [admin.as_json(each) for each in found.strays],
     }  # fmt: skip
     return CommandResult(data, _story_lines(saga, found))
 
@@ -162,14 +164,15 @@ def _story_lines(saga: Saga[Any], found: admin.SagaStory) -> Iterator[str]:
     yield saga.states[state].text
     for name in saga.fields[1:]:
         if name not in ("state", "reason") and row[name] is not None:
-            yield f"  {name}: {output.shortened(str(row[name]))}"
+            yield f"  {name}: {output.shortened(str(in_json(row[name])))}"
     if row["reason"]:
         yield f"  reason: {row['reason']}"
     yield from (f"{event} leads to {to}" for event, to in found.waits_for)
     if state in saga.machine.terminals:
         yield f"it is over since {moment(row['changed_at'])}"
     else:
-        waits = "it waits for a person" if _due(row["due_at"]) == _PERSON else f"it is looked at {_due(row['due_at'])}"
+        due = _due(found.due_at)
+        waits = "it waits for a person" if due == _PERSON else f"it is looked at {due}"
         yield f"{waits}: `ferryman saga move` leads to {', '.join(saga.machine.states[state].to)}"
     yield from (
         f"{each['type']} {each['message_id']} moved nothing at {moment(each['came_at'])}: {each['why']}"
@@ -196,7 +199,7 @@ def move(order: Order, *, name: str, key: str, to: str | None) -> int:
     """
     saga = wiring.saga(name, wiring.settings(order.context))
     with order.desk("by hand") as desk:
-        desk.connection.adapters.register_loader("timestamptz", EndlessTimes)
+        rights.check_name(desk.connection, "machine", saga.name)
         wanted = admin.key_of(saga, key)
         before = admin.story(desk, saga, wanted).row
         go = admin.check_move(saga, before, to)
@@ -206,7 +209,7 @@ def move(order: Order, *, name: str, key: str, to: str | None) -> int:
             return order.answer(data, [f"would move {key} from {before['state']} {does}", nothing_changed(1)])
         with postgres.translated():
             row = admin.move(desk, saga, wanted, go, order.act, before=before["state"])
-    return order.answer({**data, "row": output.with_iso_times(row)}, [f"{key} moved from {before['state']} {does}"])
+    return order.answer({**data, "row": admin.as_json(row)}, [f"{key} moved from {before['state']} {does}"])
 
 
 _PERSON = "by nobody"

@@ -16,12 +16,12 @@ from ferryman.cli.options import ENTRY_REFERENCE, MESSAGE_REFERENCE
 from ferryman.cli.output import json_option, print_json, say, with_iso_times
 from ferryman.evidence.casefile import case_files
 from ferryman.evidence.journey import KAFKA, Event
+from ferryman.evidence.saga_case import SagaTracer
 from ferryman.evidence.sides import named_in, open_sides
-from ferryman.evidence.trace import Place, asking, resolve, trace, unasked
+from ferryman.evidence.trace import Place, asking, numbered, resolve, trace, unasked
 from ferryman.evidence.way import Traced
 from ferryman.relay.admin.entry_story import attempts, times
 from ferryman.runtime.errors import Exit
-from ferryman.runtime.system import load
 from ferryman.runtime.times import span
 from ferryman.services import systems
 
@@ -39,34 +39,42 @@ class _AnyReference(click.ParamType[Any]):
 
 @click.command("trace")
 @click.argument("reference", type=_AnyReference(), metavar="ID")
+@click.option("--saga", "sagas", multiple=True, metavar="SAGA", help="A saga of yours, as module:object.")
 @click.option("--no-kafka", is_flag=True, help="Ask the databases alone.")
 @json_option
 @click.pass_context
-def command(context: click.Context, *, reference: UUID | int | Place, no_kafka: bool, as_json: bool) -> int:
+def command(
+    context: click.Context, *, reference: UUID | int | Place, sagas: Sequence[str], no_kafka: bool, as_json: bool
+) -> int:
     """Tell one story across all databases and Kafka: what happened, where it is now, why, and what to run next.
 
     \b
       ferryman trace 9f1c1a52-6f0e-4b7e-9d5a-3c1f0a7b2e10
       ferryman trace 9f1c1a52-6f0e-4b7e-9d5a-3c1f0a7b2e10 --json --no-kafka
       ferryman trace orders/2/4711
+      ferryman trace 0b8a2c9e-5a0f-4f3e-9d55-3a3b4f0f8a11 --saga shop.orders:orders
 
     ID is the id of a message, of a payment or of another saga, of a row that leaves by a channel or of what that is
     about (a memo); or a position in an outbox, or TOPIC/PARTITION/OFFSET. A message is followed from its entry to the
-    receipts of its consumers, and on to what they reported. A payment is told by its own id and by the id of each of
-    its messages. Receipts and payments are found at once, however much is
-    retained; a message that only stands in an outbox is looked for among the newest entries first, for 10 seconds. The
-    databases are those of database_url, of [relay.sources] and of the services (payments.wallet_database_url). If one
-    of them or Kafka does not answer, the rest is told, what is missing is said, and the exit code is 5; it is 1 if
+    receipts of its consumers, and on to what they reported. A payment, and a saga of the setting `sagas` or of --saga,
+    is told by its own id and by the id of each of its messages. A number is a position first; with --saga it is the key
+    of a saga first. Receipts and payments are found at once, however much is retained; a message that only stands in an
+    outbox is looked for among the newest entries first, for 10 seconds. The databases are those of database_url, of
+    [relay.sources] and of the services (payments.wallet_database_url). If one of them or Kafka does not answer, the
+    rest is told, what is missing is said, and the exit code is 5; it is 1 if
     nobody knows ID.
     """
     settings, known = wiring.settings(context), systems()
     databases = named_in(settings, {name: each for system in known for name, each in system.databases.items()})
+    called = dict.fromkeys([*sagas, *settings.sagas])
+    tracers = [*(each.tracer for each in case_files(known)),
+               *(SagaTracer(wiring.saga(each, settings), each) for each in called)]  # fmt: skip
     with open_sides(settings, databases, "trace", wiring.loaded(context).origins, partly=True) as sides:
-        told = trace(
-            sides, resolve(sides, reference), [each.tracer for each in case_files(known)],
-            [load(machine) for system in known for machine in system.machines],
-            ask=asking(sides) if settings.kafka.bootstrap_servers and not no_kafka else unasked,
-        )  # fmt: skip
+        ask = asking(sides) if settings.kafka.bootstrap_servers and not no_kafka else unasked
+        if isinstance(reference, int):
+            told = numbered(sides, reference, tracers, ask=ask, is_key=bool(sagas))
+        else:
+            told = trace(sides, resolve(sides, reference), tracers, ask=ask)
     if as_json:
         print_json(as_dict(told))
     else:

@@ -272,14 +272,28 @@ def _services(name: str, found: Settings) -> list[Service]:
 
 
 def saga(name: str, found: Settings) -> Saga[Any]:
-    """Return the saga that a person names: one of a system, or the user's own as module:object."""
+    """Return the saga that a person names: one of a system, or the user's own as module:object, or by its name if the
+    setting `sagas` has it.
+    """
     known = runs()
+    if ":" not in name and name not in known:
+        name = _saga_named(name, found)
     target = load_target(known[name][0]) if name in known else _load(name)
     if not isinstance(target, Saga | type) and callable(target):
         target = target(found)
     if not isinstance(target, Saga):
         raise Misconfigured(f"{name} is not a saga", remedy="name a ferryman.Saga, or a function that returns one")
     return target
+
+
+def _saga_named(name: str, found: Settings) -> str:
+    """Return what `ferryman run` calls the saga with this name: one that is set, or one of a system."""
+    ours = (run for each in systems() for run in each.runs if name in {load_target(one).name for one in each.machines})
+    theirs = (each for each in found.sagas if ":" in each and saga(each, found).name == name)
+    if called := next(iter([*ours, *theirs]), None):
+        return called
+    remedy = "name it as module:object, or set that under `sagas`"
+    raise Misconfigured(f"there is no saga called {name}", setting="sagas", remedy=remedy)
 
 
 def _parts(target: Any) -> Sequence[Any]:

@@ -22,7 +22,7 @@ MAIN = "main"
 """The name of the database of `database_url`."""
 
 RUN_RELAY = "ferryman run relay"
-_BY_SOURCE = re.compile(r"(ferryman (?:outbox|inbox|resume) .*?)(?=   or   |$)")
+_BY_SOURCE = re.compile(r"(ferryman (?:outbox|inbox|resume|saga) .*?)(?=   or   |$)")
 
 _IDENTITY = """\
 -- evidence.identity

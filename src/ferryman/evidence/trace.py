@@ -1,17 +1,14 @@
 """`ferryman trace`: find whatever an id stands for, and tell its story.
 
-A case file tells what its service knows by the id, or by a message of it. Any other message is told from its entry to
-its receipts and on, whoever's it is; and a saga by the row of its machine.
+A case file tells what its service knows by the id, or by a message of it; a saga's follows from its declaration. Any
+other message is told from its entry to its receipts and on, whoever's it is.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, NamedTuple, Protocol, TypeVar
 from uuid import UUID
-
-from psycopg import sql
-from psycopg.rows import dict_row
 
 from ferryman.consumer.admin import message_story as inbox
 from ferryman.consumer.admin.message_story import results
@@ -19,16 +16,17 @@ from ferryman.consumer.model import BY_SOURCE_AND_ID, Record
 from ferryman.consumer.wire import identity as derived_identity
 from ferryman.evidence import journal, kafka
 from ferryman.evidence import messages as facts
-from ferryman.evidence.journey import Event, Journey, StoryTeller, Times, Witness, applied_to_nothing
+from ferryman.evidence.journey import Journey, StoryTeller, Times, Witness
 from ferryman.evidence.kafka import SeenRecord
 from ferryman.evidence.messages import OutboxEntry
 from ferryman.evidence.row_trace import row_told
-from ferryman.evidence.sides import Connection, Side, Sides, database_of
-from ferryman.evidence.way import Ending, Traced, conclude
+from ferryman.evidence.sides import Side, Sides, database_of
+from ferryman.evidence.way import Traced, conclude
 from ferryman.relay.admin.entry_story import look
 from ferryman.runtime.desk import Story
 from ferryman.runtime.errors import FerrymanError
 from ferryman.runtime.settings import Kafka
+from ferryman.saga.answers import Key
 from ferryman.schemas import headers
 
 SEARCH_SECONDS = 10.0
@@ -42,8 +40,6 @@ Copies = Mapping[UUID, Sequence[SeenRecord]]
 AskKafka = Callable[[Journey], Copies | None]
 """Asks Kafka for the messages of a journey."""
 Place = tuple[str, int, int]
-TracedMachine = Any
-"""A `Machine` of the sagas, which are written on other rooms than evidence is."""
 
 
 class Hint(NamedTuple):
@@ -57,10 +53,14 @@ class Hint(NamedTuple):
 class CaseTracer(Protocol):
     """The part of a case file that tells stories, from databases that may have none of its subjects."""
 
-    def tell(self, sides: Sides, identity: UUID, ask: AskKafka) -> Traced | None:
+    @property
+    def machine(self) -> str:
+        """The machine whose strays are of its subjects."""
+
+    def tell(self, sides: Sides, identity: Key, ask: AskKafka) -> Traced | None:
         """Tell the story of the subject with this id. Return None if there is none."""
 
-    def subject_of(self, sides: Sides, identity: UUID, hint: Hint) -> UUID | None:
+    def subject_of(self, sides: Sides, identity: UUID, hint: Hint) -> Key | None:
         """Return the subject that a message is of."""
 
 
@@ -68,24 +68,41 @@ def unasked(_journey: Journey) -> None:
     """Ask nobody: the databases alone tell."""
 
 
-def trace(
-    sides: Sides, identity: UUID, tracers: Sequence[CaseTracer] = (), machines: Sequence[TracedMachine] = (),
-    *, ask: AskKafka = unasked,
-) -> Traced:  # fmt: skip
+def trace(sides: Sides, identity: UUID, tracers: Sequence[CaseTracer] = (), *, ask: AskKafka = unasked) -> Traced:
     """Tell the story of whatever has this id. Raise an error if nobody knows it."""
-
-    def tell(subject: UUID) -> Traced | None:
-        told = (tracer.tell(sides, subject, ask) for tracer in tracers)
-        return next((each for each in told if each), None) or saga_told(sides, machines, subject)
-
     looked: list[str] = []
-    told = tell(identity) or row_told(sides, identity, looked)
+    told = subject_told(sides, identity, tracers, ask=ask) or row_told(sides, identity, looked)
     if told is None:
-        clues = clues_of(sides, identity, [each.name for each in machines])
+        clues = clues_of(sides, identity, [each.machine for each in tracers])
         clues.looked.extend(looked)
-        of_subjects = (tell(subject) for subject in subjects_of(sides, identity, clues, tracers))
+        subjects = subjects_of(sides, identity, clues, tracers)
+        of_subjects = (subject_told(sides, each, tracers, ask=ask) for each in subjects)
         told = next((each for each in of_subjects if each), None) or _message(sides, identity, clues, ask)
     return addressed(sides, told)
+
+
+def numbered(
+    sides: Sides, number: int, tracers: Sequence[CaseTracer], *, ask: AskKafka = unasked, is_key: bool = False
+) -> Traced:
+    """Tell the story of the message at a position of an outbox, or else of the saga that has this number as its key.
+    `is_key`: the saga comes first.
+    """
+    if is_key and (told := subject_told(sides, number, tracers, ask=ask)):
+        return addressed(sides, told)
+    try:
+        identity = resolve(sides, number)
+    except FerrymanError:
+        if told := None if is_key else subject_told(sides, number, tracers, ask=ask):
+            return addressed(sides, told)
+        raise
+    return trace(sides, identity, tracers, ask=ask)
+
+
+def subject_told(
+    sides: Sides, subject: Key, tracers: Sequence[CaseTracer], *, ask: AskKafka = unasked
+) -> Traced | None:
+    """Tell the story of the subject with this id, if a case file knows it."""
+    return next((told for each in tracers if (told := each.tell(sides, subject, ask))), None)
 
 
 def addressed(sides: Sides, told: Traced) -> Traced:
@@ -157,7 +174,7 @@ def _derived(source: str, identity: UUID) -> UUID:
 
 _STRAYS = """\
 -- trace.saga_of_stray
-SELECT saga_id FROM ferryman.saga_stray WHERE machine = ANY (%(machines)s::text[]) AND message_id = %(id)s
+SELECT saga_id, saga_number FROM ferryman.saga_stray WHERE machine = ANY (%(machines)s::text[]) AND message_id = %(id)s
 """
 
 
@@ -165,7 +182,7 @@ SELECT saga_id FROM ferryman.saga_stray WHERE machine = ANY (%(machines)s::text[
 class Clues:
     """The databases' answers about an id: hints to its subject, and its entries, if the journals were searched."""
 
-    hints: list[Hint | UUID] = field(default_factory=list)
+    hints: list[Hint | Key] = field(default_factory=list)
     entries: dict[str, tuple[list[OutboxEntry], int]] = field(default_factory=dict)
     """By database; and the position down to which there was time to search its journal."""
     looked: list[str] = field(default_factory=list)
@@ -181,7 +198,7 @@ def clues_of(sides: Sides, identity: UUID, machines: Sequence[str]) -> Clues:
         for seen in _seen(sides, side, identity):
             clues.hints.extend(_hints(seen))
         strays = side.ask(facts.tuples, _STRAYS, {"machines": list(machines), "id": identity})
-        clues.hints.extend(saga for (saga,) in strays)
+        clues.hints.extend(number if saga is None else saga for saga, number in strays)
         clues.looked.append(f"the receipts and rejected records of {database_of(side.name)}")
     received = [each.at for each in clues.hints if isinstance(each, Hint)]
     for side in sides.each if all(isinstance(each, Hint) and not each.key for each in clues.hints) else ():
@@ -200,13 +217,14 @@ def _seen(sides: Sides, side: Side, identity: UUID) -> Iterator[inbox.MessageVie
         yield from inbox.look(side, each, None, payload=False, seconds=LOOK_SECONDS).seen
 
 
-def subjects_of(sides: Sides, identity: UUID, clues: Clues, tracers: Sequence[CaseTracer]) -> Iterator[UUID]:
+def subjects_of(sides: Sides, identity: UUID, clues: Clues, tracers: Sequence[CaseTracer]) -> Iterator[Key]:
     """Yield the subjects that a message may be of."""
     for hint in clues.hints:
-        if isinstance(hint, UUID):
-            yield hint
+        if isinstance(hint, Hint):
+            found = (each.subject_of(sides, identity, hint) for each in tracers)
+            yield from (each for each in found if each is not None)
         else:
-            yield from (found for each in tracers if (found := each.subject_of(sides, identity, hint)))
+            yield hint
 
 
 def _hints(seen: inbox.MessageView) -> Iterator[Hint]:
@@ -225,9 +243,10 @@ def _id_of(seen: inbox.MessageView) -> UUID:
 def _message(sides: Sides, identity: UUID, clues: Clues, ask: AskKafka) -> Traced:
     if not clues.hints:
         raise FerrymanError(
-            f"nobody knows {identity}: no subject of a service has this id, and nothing in {'; '.join(clues.looked)}"
+            f"nobody knows {identity}: no saga, no other subject and nothing has it in {'; '.join(clues.looked)}"
             + "".join(f". Not looked at: {each}" for each in sides.missing),
-            remedy="its transaction may not have committed; what is older than the retention is gone for good",
+            remedy="its transaction may not have committed; what is older than the retention is gone for good; sagas "
+            "of yours are known if the setting `sagas`, or --saga, names them",
         )
     away = bool(sides.missing)
     journey = follow(sides, identity, clues)
@@ -252,41 +271,6 @@ def _message(sides: Sides, identity: UUID, clues: Clues, ask: AskKafka) -> Trace
     return Traced(identity, "message", known, headline, telling.events, ending, sides.missing, over)
 
 
-# --- a saga that no case file knows
-
-_SAGA = """\
--- trace.saga
-SELECT {columns} FROM {table} WHERE {key} = %(id)s
-"""
-
-
-def saga_told(sides: Sides, machines: Sequence[TracedMachine], identity: UUID) -> Traced | None:
-    """Tell a saga by its row: how it stands, and what was applied to nothing."""
-    for machine in machines:
-        for side in sides.each if machine.key_type == "uuid" else ():
-            if not side.ask(facts.has_table, machine.table) or (row := side.ask(_row_of, machine, identity)) is None:
-                continue
-            strays = side.ask(facts.strays_of, machine.name, [identity])
-            state, reason = row["state"], {"reason": row["reason"]} if row["reason"] else {}
-            changed = Event(row["changed_at"], side.name, state, reason)
-            events = [*(applied_to_nothing(each, side.name) for each in strays), changed]
-            headline = [f"{machine.name} {identity}", f"attempt {row['attempt']}"]
-            ending, over = Ending(state, machine.states[state].text), state in machine.terminals
-            return Traced(identity, machine.name, row, headline, events, ending, sides.missing, over)
-    return None
-
-
-def _row_of(db: Connection, machine: TracedMachine, identity: UUID) -> dict[str, Any] | None:
-    """Return the engine's columns of a saga, by the engine's names for them."""
-    named = [sql.SQL("{} AS {}").format(sql.Identifier(column), sql.Identifier(name))
-             for name, column in asdict(machine.columns).items()]  # fmt: skip
-    query = sql.SQL(_SAGA).format(
-        columns=sql.SQL(", ").join(named), key=sql.Identifier(machine.key),
-        table=sql.Identifier(*machine.table.split(".")),
-    )  # fmt: skip
-    return db.cursor(row_factory=dict_row).execute(query, {"id": identity}).fetchone()
-
-
 # --- following a message of any service
 
 _SUBSCRIPTIONS = """\
@@ -302,10 +286,18 @@ SELECT DISTINCT n.type FROM (
 """
 
 
-def follow(sides: Sides, identity: UUID, clues: Clues | None = None) -> Journey:
-    """Gather what every database knows of a message, and of the messages that were reported with it, and on."""
-    ids, readers, clues = [identity], list[Witness](), clues or Clues()
-    consumers = [(side, *each) for side in sides.each for each in _consumers(sides, side, identity).items()]
+def follow(
+    sides: Sides, identity: UUID, clues: Clues | None = None, *, others: Iterable[UUID] = (),
+    moments: Sequence[datetime] = (), reads: Mapping[tuple[Side, str], set[str]] = {},
+) -> Journey:  # fmt: skip
+    """Gather what every database knows of a message, and of the messages that were reported with it, and on. So it does
+    with `others` of its subject, whose entries are looked for around their receipts and around these moments. `reads`
+    has the topics of consumers that are known of, whether they ever ran or not.
+    """
+    ids, readers, clues = list(dict.fromkeys([identity, *others])), list[Witness](), clues or Clues()
+    most = len(ids) - 1 + _MOST_MESSAGES
+    found = {(side, name): topics for side in sides.each for name, topics in _consumers(sides, side, identity).items()}
+    consumers = [(*each, found.get(each, set()) | reads.get(each, set())) for each in {**found, **reads}]
     types = [frozenset(kind for (kind,) in side.ask(facts.tuples, _TYPES, {"consumer": name}))
              for side, name, _ in consumers]  # fmt: skip
     new = ids
@@ -313,12 +305,12 @@ def follow(sides: Sides, identity: UUID, clues: Clues | None = None) -> Journey:
         known_as = derived_ids(sides, ids)
         readers = [witness(side, name, ids, side.name, topics, known_as=known_as) for side, name, topics in consumers]
         reported = (each for reader in readers for receipt in reader.receipts for each in receipt.results)
-        new = [each for each in dict.fromkeys(reported) if each not in ids][: _MOST_MESSAGES - len(ids)]
+        new = [each for each in dict.fromkeys(reported) if each not in ids][: most - len(ids)]
         ids += new
     readers = [replace(reader, types=known) for reader, known in zip(readers, types, strict=True)]
-    searched = [_outbox(side, ids, readers, clues) for side in sides.each]
-    found = any(each.entry(identity) for each, _ in searched)
-    outboxes = [replace(each, whole=each.whole and (found or not cut)) for each, cut in searched]
+    searched = [_outbox(side, ids, readers, clues, moments) for side in sides.each]
+    there = any(each.entry(identity) for each, _ in searched)
+    outboxes = [replace(each, whole=each.whole and (there or not cut)) for each, cut in searched]
     return Journey(sides.each[0].now(), [*outboxes, *readers], times=Times.of(sides.settings))
 
 
@@ -353,7 +345,9 @@ def witness(
     return Witness((), receipts, rejections, stories, processes, paused, True, where, consumer, frozenset(reads))
 
 
-def _outbox(side: Side, ids: Sequence[UUID], readers: Sequence[Witness], clues: Clues) -> tuple[Witness, bool]:
+def _outbox(
+    side: Side, ids: Sequence[UUID], readers: Sequence[Witness], clues: Clues, moments: Sequence[datetime]
+) -> tuple[Witness, bool]:
     """Look for the entries. What was reported stands in the journal of the receipt, at its time; the message itself
     before whoever received it first. Return also whether there was no time to look for it in the whole journal.
     """
@@ -361,7 +355,7 @@ def _outbox(side: Side, ids: Sequence[UUID], readers: Sequence[Witness], clues: 
     ours = [each for reader in readers if reader.where == side.name for each in reader.receipts]
     first = [spot.at for reader in readers for spot in reader.spots(ids[0])]
     must = [each for receipt in ours for each in receipt.results]
-    around, whole = journal.find(side, ids, [each.at for each in ours], must, JOURNAL_SECONDS)
+    around, whole = journal.find(side, ids, [*moments, *(each.at for each in ours)], must, JOURNAL_SECONDS)
     entries = {each.position: each for each in [*(known or ()), *around]}
     if first and known is None and not any(each.id == ids[0] for each in entries.values()):
         before, unseen = journal.backwards(side, ids[0], min(first), JOURNAL_SECONDS)

@@ -32,7 +32,7 @@ class Ending:
 class Traced:
     """A story, and whose it is: what the command prints."""
 
-    id: UUID
+    id: UUID | int
     kind: str
     """The kind of subject: `payment`, `message`."""
     facts: Mapping[str, Any] | None
@@ -59,7 +59,7 @@ class Way:
     """The name of its reader."""
     run: str
     """The command that starts the reader."""
-    subject: UUID
+    subject: UUID | int
     """The subject of the trace."""
     mend: str | None = None
     """The command that mends the subject, from the database of `database_url`."""
@@ -189,8 +189,8 @@ def conclude(journey: Journey, identity: UUID) -> Ending:
         rejected = any(one.status == "REJECTED" for each in readers for one in each.rejected(identity))
         waits = next((each.status for each in open_ if each), "REJECTED" if rejected else now)
         now = waits if open_ else "HANDLED"
-    if stop := _stop(journey, identity, identity, set()):
-        return replace(stop, now=now)
+    if stopped := stop(journey, identity, identity, set()):
+        return replace(stopped, now=now)
     took = [f"{each.consumer} refused it" if one.outcome == "REFUSED" else f"{each.consumer} handled it"
             for each, one in zip(readers, receipts, strict=True) if one]  # fmt: skip
     return _concluded(journey, identity, Ending(now, ", and ".join(took)), ignoring)
@@ -221,7 +221,7 @@ def _names(readers: Sequence[Witness]) -> str:
     return " or ".join(each.consumer for each in readers)
 
 
-def _divided(journey: Journey, identity: UUID, subject: UUID) -> tuple[list[Witness], list[Witness]]:
+def _divided(journey: Journey, identity: UUID, subject: UUID | int) -> tuple[list[Witness], list[Witness]]:
     """Return the readers that seem to ignore a message, and the others."""
     ignoring, others = list[Witness](), list[Witness]()
     for each in journey.readers(identity):
@@ -230,7 +230,12 @@ def _divided(journey: Journey, identity: UUID, subject: UUID) -> tuple[list[Witn
     return ignoring, others
 
 
-def _stop(journey: Journey, identity: UUID, subject: UUID, met: set[UUID]) -> Ending | None:
+def stop(
+    journey: Journey, identity: UUID, subject: UUID | int, met: set[UUID], runs: Mapping[str, str] = {}
+) -> Ending | None:
+    """Say what keeps a message, or what was reported with it, from going on; None if nothing does. `runs` has the
+    commands that run consumers.
+    """
     met.add(identity)
     sender, entry = journey.sender(identity), journey.entry(identity)
     _, readers = _divided(journey, identity, subject)
@@ -238,11 +243,11 @@ def _stop(journey: Journey, identity: UUID, subject: UUID, met: set[UUID]) -> En
     if entry and entry.status != "PUBLISHED" and not any(each.receipt(identity) for each in readers):
         return Way(journey, identity, sender, None, what, "", "", subject).unsent()
     for reader in readers:
-        run = "ferryman run module:object"
-        if stop := Way(journey, identity, sender, reader, what, reader.consumer, run, subject).stopped():
-            return stop
+        run = runs.get(reader.consumer, "ferryman run module:object")
+        if stopped := Way(journey, identity, sender, reader, what, reader.consumer, run, subject).stopped():
+            return stopped
         receipt = reader.receipt(identity)
         for each in receipt.results if receipt else ():
-            if each not in met and (stop := _stop(journey, each, subject, met)):
-                return replace(stop, why=f"{reader.consumer} handled {what}; {stop.why}")
+            if each not in met and (stopped := stop(journey, each, subject, met, runs)):
+                return replace(stopped, why=f"{reader.consumer} handled {what}; {stopped.why}")
     return None

@@ -210,6 +210,9 @@ class Settings(Section):
     kafka: Kafka = setting(Kafka, "How each process connects to Kafka.")
     relay: Relay = setting(Relay, "How `ferryman run relay` publishes outboxes to Kafka.")
     outbox: dict[OutboxName, Outbox] = setting({}, "Tables of yours that are outboxes already, by a name of yours.")
+    sagas: list[str] = setting(
+        [], "Sagas of yours, as module:object: `ferryman trace` knows them, and `ferryman saga` takes their names."
+    )
     http: Http = setting(Http, "How rows are sent by HTTP.")
     email: Email = setting(Email, "How mails are sent.")
     consumer: ConsumerSettings = setting(ConsumerSettings, "How consumers read messages and handle each once.")

@@ -139,13 +139,17 @@ def test_person_sees_and_moves_an_order_that_waits(shop: Shop) -> None:
     shop.order(1)
     identity = str(UUID(int=1))
     shop.db.execute("UPDATE shop.orders SET due_at = 'infinity'")
+    shop.settings["FERRYMAN_SAGAS"] = '["shop.orders:orders"]'
 
     def asked(*arguments: str) -> Launched:
         return shop.ferryman.run("saga", *arguments, env=shop.settings)
 
-    [waiting] = asked("list", "shop.orders:orders", "--waiting", "--json").json["sagas"]
+    [waiting] = asked("list", f"orders_{shop.tag}", "--waiting", "--json").json["sagas"]
     assert (waiting["id"], waiting["state"], waiting["due_at"]) == (identity, "RESERVING", "infinity")
     shown = asked("show", "shop.orders:orders", identity)
+    traced = shop.ferryman.run("trace", identity, "--no-kafka", env=shop.settings)
+    assert traced.wait() == 0, traced.transcript()
+    assert "ferryman run relay" in traced.stdout
     for said in (
         "The store is asked.",
         "stock.out leads to CANCELLED",

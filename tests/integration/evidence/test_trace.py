@@ -16,6 +16,7 @@ from ferryman.evidence.trace import JOURNAL_SECONDS, clues_of, subjects_of
 from ferryman.evidence.way import Traced
 from ferryman.relay.admin import entries as listing
 from ferryman.runtime.desk import Desk as Looking
+from ferryman.saga.answers import Key
 from ferryman.services.payments import SYSTEM, service
 from ferryman.services.payments.bodies import Result
 from ferryman.services.payments.evidence import tracing
@@ -43,7 +44,7 @@ def told(story: Traced, *without: str) -> list[str]:
     return [f"{each.where} {each.what} {kind}".strip() for each, kind in lines if kind not in without]
 
 
-def payments_of(crossing: Crossing, message: UUID) -> set[UUID]:
+def payments_of(crossing: Crossing, message: UUID) -> set[Key]:
     """Return the payments that a message leads to."""
     clues = clues_of(crossing.sides, message, ["payment"])
     return set(subjects_of(crossing.sides, message, clues, [PaymentTracer()]))

@@ -21,9 +21,7 @@ from ferryman.consumer.wire import decode
 from ferryman.evidence.sides import Sides
 from ferryman.evidence.trace import follow, resolve, trace
 from ferryman.evidence.way import Traced
-from ferryman.runtime.desk import Desk as Looking
 from ferryman.services.payments.evidence.tracing import PaymentTracer
-from ferryman.services.payments.rules import MACHINE
 from support.town import Crossing, crossing_of
 
 GOLDEN = Path(__file__).parent / "golden" / "message.txt"
@@ -81,8 +79,8 @@ def owns(crossing: Crossing, name: str, topic: str) -> None:
 
 
 def traced(sides: Sides, identity: UUID) -> Traced:
-    """With the case file of payments and its machine, as the command has them."""
-    return trace(sides, identity, [PaymentTracer()], [MACHINE])
+    """With the case file of payments, as the command has it."""
+    return trace(sides, identity, [PaymentTracer()])
 
 
 def told(story: Traced) -> list[str]:
@@ -273,10 +271,3 @@ def test_place_of_a_message_that_two_consumers_know_by_two_ids_is_one_message(cr
     sides = replace(crossing.sides, settings=settings)
     assert resolve(sides, ("orders", 0, 0)) == identity
     assert "billing refused it, and parcels handled it" in traced(sides, identity).ending.why
-
-
-def test_saga_is_told_by_its_row_if_no_case_file_knows_it(crossing: Crossing) -> None:
-    payment = crossing.request()
-    story = trace(crossing.sides, payment.uuid, (), [MACHINE])
-    assert (story.kind, story.ending.now) == ("payment", "DEDUCTING")
-    assert isinstance(crossing.sides["main"], Looking)

@@ -4,6 +4,7 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
+from uuid import UUID
 
 import psycopg
 import pytest
@@ -19,7 +20,9 @@ from ferryman.runtime.errors import Exit, Misconfigured
 from ferryman.runtime.life import Life
 from ferryman.runtime.settings import Kafka, Settings
 from ferryman.runtime.settings_relay import Relay
+from ferryman.saga.ddl import table
 from ferryman.testing import stack
+from support.orders import ORDERS
 
 Database = psycopg.Connection[tuple[Any, ...]]
 Login = Callable[..., str]
@@ -127,6 +130,21 @@ def test_a_consumer_under_another_login_is_told_the_role_that_it_is_bound_to(
     assert f"GRANT {user} TO {user_of(other)}" in str(problem.value)
     told = refused(other, "pause", "billing", "--consumer", "--reason", "r")
     assert f"GRANT {user} TO {user_of(other)}" in told["remedy"]
+
+
+def test_a_saga_is_moved_under_the_role_that_it_is_bound_to(
+    ferryman_db: Database, login: Login, refused: Refused
+) -> None:
+    """A login that lacked a right on the table was told to get the role of all consumers."""
+    ferryman_db.execute(table(ORDERS))
+    other, own = login("other", "ferryman_consumer"), login("own")
+    user = user_of(own)
+    ferryman_db.execute("SELECT ferryman.bind('machine', 'orders', %s::text::regrole)", (user,))
+    move = ("saga", "move", "support.orders:ORDERS", "--id", str(UUID(int=1)), "--yes", "--reason", "r")
+    assert f"GRANT {user} TO {user_of(other)}" in refused(other, *move)["remedy"]
+    told = refused(own, *move)["remedy"]
+    assert "rights on tables of your own are yours to grant" in told
+    assert "ferryman_consumer" not in told
 
 
 def test_a_login_without_connect_is_told_so_and_ends_the_relay(

@@ -10,6 +10,7 @@ import pytest
 
 from ferryman import End, Message, Misconfigured, Saga, State
 from ferryman.message import stored
+from ferryman.saga.admin import as_json
 from ferryman.saga.columns import SQL_TYPES, fits, quoted
 from ferryman.saga.machine import Columns
 
@@ -50,6 +51,13 @@ def test_command_has_a_form_in_json_for_every_type_of_a_column() -> None:
         '"more":{"price":"1.5","days":["2026-01-03"]},"parts":["a"],"other":null}'
     )
     assert {kind for kind, _ in saga().types_of_fields.values()} == {*SQL_TYPES}
+
+
+def test_row_has_a_form_in_json_for_every_type_of_a_column() -> None:
+    """Bytes were printed as Python writes them."""
+    shown = as_json({**Everything(KEY)._asdict(), "due_at": datetime.max.replace(tzinfo=UTC)})
+    assert (shown["raw"], shown["price"], shown["wait"]) == ("AP8=", "1.10", 60.0)
+    assert (shown["at"], shown["due_at"]) == ("2026-01-02T03:04:05+00:00", "infinity")
 
 
 @pytest.mark.parametrize(("name", "said"), [("sku", "sku"), ("order", '"order"'), ("placedBy", '"placedBy"')])
