@@ -16,6 +16,7 @@ from ferryman.evidence.way import Ending, Traced, stop
 from ferryman.message import Message
 from ferryman.runtime.errors import FerrymanError
 from ferryman.runtime.times import iso
+from ferryman.runtime.uuids import derived
 from ferryman.saga.admin import SagaStory, as_json, key_of, look
 from ferryman.saga.answers import Key
 from ferryman.saga.declaration import Saga
@@ -45,6 +46,8 @@ class KnownSaga:
     story: SagaStory
     asked: Mapping[UUID, "SentCommand"]
     """The commands that it may have sent."""
+    answers: Sequence[UUID]
+    """The ids that the first report of a participant has whose database may not be here."""
     journey: Journey
     processes: int
     """Processes that handle its timeouts."""
@@ -106,12 +109,13 @@ class SagaTracer:
         moments = [each["came_at"] for each in story.strays]
         moments += [story.row["changed_at"]] if story.row else []
         reads = {(side, each.consumer): {each.topic} for each in self.saga.results.distinct}
-        first = next(iter(asked), UUID(int=0))
-        journey = follow(sides, first, others=[*asked, *strays], moments=moments, reads=reads)
+        first, groups = next(iter(asked), UUID(int=0)), set(self.saga.participants.values())
+        answers = [derived(each, f"{group}/0") for each in asked for group in groups]
+        journey = follow(sides, first, others=[*asked, *strays, *answers], moments=moments, reads=reads)
         if not (story.row or story.strays or set(asked) & set(journey.ids())):
             return None
         processes, _ = side.ask(reader, f"{self.saga.name}-timeouts")
-        return KnownSaga(self.saga, self.called, key, side, story, asked, journey, processes)
+        return KnownSaga(self.saga, self.called, key, side, story, asked, answers, journey, processes)
 
     def _look(self, sides: Sides, side: Side, key: Key) -> tuple[Side, SagaStory] | None:
         try:
@@ -205,14 +209,9 @@ def _asked_for(known: KnownSaga) -> Ending | None:
 
 def _due(known: KnownSaga) -> tuple[str, str | None]:
     """Say what happens by itself, and when; and what a person runs if nothing does."""
-    saga, row, story = known.saga, known.row, known.story
-    move = f"ferryman saga move {known.called} --id {known.key}"
-    state, ways = saga.states[row["state"]], saga.machine.states[row["state"]].to
-    due = story.due_at
+    story, due = known.story, known.story.due_at
     if due is None or iso(due) == "infinity":
-        if state.ask is not None:
-            return ("It waits without an end" if state.within is None else "It waits for a person"), move
-        return "It waits for a person", f"{move} --to {ways[0]}" if len(ways) == 1 else _show(known)
+        return _never_due(known)
     late = known.journey.age(due)
     if late <= _OVERDUE_SECONDS:
         return f"If nothing comes by {moment(due)}, {_happens(known)}", None
@@ -224,8 +223,16 @@ def _due(known: KnownSaga) -> tuple[str, str | None]:
     return said, None
 
 
-def _show(known: KnownSaga) -> str:
-    return f"ferryman saga show {known.called} {known.key}"
+def _never_due(known: KnownSaga) -> tuple[str, str | None]:
+    """Say who moves it on, if no timeout does."""
+    name, move = known.row["state"], f"ferryman saga move {known.called} --id {known.key}"
+    state, ways = known.saga.states[name], known.saga.machine.states[name].to
+    if state.ask is not None:
+        return (
+            ("It waits for an answer without an end", None) if state.within is None else ("It waits for a person", move)
+        )
+    show = f"ferryman saga show {known.called} {known.key}"
+    return "It waits for a person", f"{move} --to {ways[0]}" if len(ways) == 1 else show
 
 
 def _happens(known: KnownSaga) -> str:
@@ -281,6 +288,9 @@ def _events(known: KnownSaga) -> Sequence[Event]:
     for identity in told:
         if command := known.asked.get(identity):
             telling.message(identity, command._asdict(), None)
+    reported = {each for by in known.journey.witnesses for receipt in by.receipts for each in receipt.results}
+    for identity in [each for each in known.answers if each in told and each not in reported]:
+        telling.message(identity, {}, None)
     for stray in known.strays():
         if not any(each.receipt(stray.message_id) for each in known.journey.witnesses):
             telling.add(applied_to_nothing(stray, known.side.name), None)

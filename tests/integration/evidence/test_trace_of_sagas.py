@@ -10,6 +10,7 @@ import pytest
 from ferryman import Consumer, Done, FerrymanError, Message, Received
 from ferryman.cli.trace import as_dict, print_story
 from ferryman.evidence.saga_case import SagaTracer
+from ferryman.evidence.sides import MAIN, Sides
 from ferryman.evidence.trace import numbered, trace
 from ferryman.evidence.way import Traced
 from ferryman.migrations import chains
@@ -132,6 +133,22 @@ def test_message_of_a_saga_leads_to_its_story(shop: Crossing) -> None:
     for kind in (b"stock.reserve", b"stock.reserved"):
         assert traced(shop, messages[kind, str(order).encode()]).id == order
         assert traced(shop, messages[kind, str(other).encode()]).id == other
+
+
+def test_answers_of_a_participant_elsewhere_are_told_if_its_group_is_named(
+    shop: Crossing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order = started(shop)
+    round_trip(shop)
+    here = Sides({MAIN: shop.sides[MAIN]}, shop.sides.settings)
+
+    def applied() -> list[str]:
+        story = trace(here, order, [SagaTracer(ORDERS, CALLED)])
+        return [each.detail["type"] for each in story.events if each.what == "applied"]
+
+    assert applied() == []
+    monkeypatch.setattr(ORDERS, "participants", {"shop.commands": "store"})
+    assert applied() == ["stock.reserved"]
 
 
 def test_each_stop_of_a_saga_has_its_state_and_its_command(shop: Crossing) -> None:
