@@ -44,7 +44,7 @@ class KnownSaga:
     side: Side
     """The database of its table."""
     story: SagaStory
-    asked: Mapping[UUID, "SentCommand"]
+    asked: Mapping[UUID, SentCommand]
     """The commands that it may have sent."""
     answers: Sequence[UUID]
     """The ids that the first report of a participant has whose database may not be here."""

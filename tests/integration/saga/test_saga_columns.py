@@ -8,7 +8,7 @@ import psycopg
 import pytest
 from structlog.testing import capture_logs
 
-from ferryman import Go, Misconfigured
+from ferryman import Go, Misconfigured, Received, Row
 from ferryman.runtime.life import Life
 from ferryman.runtime.settings import Settings
 from ferryman.saga.answers import Answer
@@ -16,7 +16,7 @@ from ferryman.saga.guards import check, guards, lacking
 from ferryman.saga.machine import State
 from ferryman.saga.store import Moved, SagaStore
 from ferryman.saga.timeouts import DueLoop
-from support.deliveries import DELIVERY, TABLES, Delivery, declared, on_due, result, sagas, table_of
+from support.deliveries import DELIVERY, LIMIT, TABLES, Delivery, declared, on_due, result, sagas, table_of
 
 Database = psycopg.Connection[tuple[Any, ...]]
 
@@ -71,6 +71,33 @@ def test_results_and_timeouts_move_a_saga_to_its_end(db: Database) -> None:
     assert late(db) == 1
     assert stands(db, bad) == ("DeadLettered", 2, "TIMEOUT", None)
     assert sagas().store.count(db) == {}
+
+
+def test_exhausted_delivery_is_dead_lettered_in_one_transaction_with_its_letter(db: Database) -> None:
+    """N7: the result that exhausts the limit passes PendingRetry; without the letter nothing of it happens."""
+
+    def failed(saga: Delivery, result: Received) -> Answer:
+        steps = [Go("PendingRetry", set={"attempt": saga.attempt + 1}, reason=result.data["error_code"], due=60.0)]
+        letter = Row(
+            "hooks.dead_letters", {"saga_id": saga.id, "event_id": saga.event_id, "attempts": saga.attempt + 1}
+        )
+        return steps if saga.attempt + 1 < LIMIT else [*steps, Go("DeadLettered", rows=[letter])]
+
+    engine, saga = declared(on_failed=failed).engine, begun(db)
+
+    def fails() -> None:
+        late(db)
+        with db.transaction():
+            engine.apply(db, [result("failed", saga, error_code="HTTP_500")])
+
+    fails()
+    with pytest.raises(psycopg.errors.UndefinedTable):
+        fails()
+    assert stands(db, saga) == ("InProgress", 1, "HTTP_500", True)
+    db.execute("CREATE TABLE hooks.dead_letters (saga_id bigint PRIMARY KEY, event_id bigint, attempts integer)")
+    fails()
+    assert stands(db, saga) == ("DeadLettered", 2, "HTTP_500", None)
+    assert db.execute("SELECT * FROM hooks.dead_letters").fetchall() == [(saga, 1, 2)]
 
 
 def test_many_results_of_a_saga_that_stays_are_one_statement(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
