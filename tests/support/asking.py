@@ -75,7 +75,7 @@ class Client:
         if body is not None:
             said["Content-Type"] = "application/json"
             body = body if isinstance(body, bytes | Iterator) else json.dumps(body).encode()
-        connection = http.client.HTTPConnection(self._url.hostname or "", self._url.port, timeout=20)
+        connection = http.client.HTTPConnection(self._url.hostname or "", self._url.port, timeout=60)
         try:
             connection.request(method, path, body, said | dict(headers or {}))
             answer = connection.getresponse()
@@ -130,7 +130,7 @@ def running(found: Settings) -> Iterator[Running]:
         raise errors[0]
 
 
-def until(condition: Any, seconds: float = 15) -> Any:
+def until(condition: Any, seconds: float = 60) -> Any:
     deadline = time.monotonic() + seconds
     while not (value := condition()):
         assert time.monotonic() < deadline, "it never came"

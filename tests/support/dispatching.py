@@ -56,7 +56,7 @@ class Dispatch:
         """Set each lease back by an hour."""
         self.db.execute("UPDATE runner.event_outbox SET claimed_at = claimed_at - interval '1 h'")
 
-    def await_delivery(self, by: Launched, seconds: float = 20) -> None:
+    def await_delivery(self, by: Launched, seconds: float = 60) -> None:
         by.until(lambda: self.statuses() == {"DELIVERED": len(self.events)}, "delivery", seconds)
 
     def stop(self, *running: Launched) -> None:

@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import cache, partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
@@ -132,14 +133,14 @@ class Launched:
     def alive(self) -> bool:
         return self._ended(0) is None
 
-    def wait(self, seconds: float = 30) -> int:
+    def wait(self, seconds: float = 60) -> int:
         """Return the exit code; if negative, the signal that ended it."""
         code = self._ended(seconds)
         if code is None:
             raise TimeoutError(f"{self} did not end within {seconds} s\n{self.transcript()}")
         return code
 
-    def until(self, condition: Callable[[], Any], what: str, seconds: float = 20) -> Any:
+    def until(self, condition: Callable[[], Any], what: str, seconds: float = 60) -> Any:
         """Poll until the condition holds; fail with the process's output if it never does."""
         deadline = time.monotonic() + seconds
         while not (value := condition()):
@@ -158,8 +159,9 @@ class Launched:
         if self.alive:
             try:
                 os.killpg(self.pid, signal.SIGKILL)
-            except ProcessLookupError:  # forked this moment: it leads no group yet
-                os.kill(self.pid, signal.SIGKILL)
+            except ProcessLookupError:  # forked this moment, so that it leads no group yet; or it has just ended
+                with suppress(ProcessLookupError):
+                    os.kill(self.pid, signal.SIGKILL)
             self.wait()
 
     def transcript(self) -> str:
@@ -206,7 +208,7 @@ class Launcher:
         return launched
 
     def run(
-        self, *arguments: str, env: Mapping[str, str] | None = None, seconds: float = 30, real: bool = False
+        self, *arguments: str, env: Mapping[str, str] | None = None, seconds: float = 60, real: bool = False
     ) -> Launched:
         """Run a process to its end."""
         launched = self.start(*arguments, env=env, real=real)

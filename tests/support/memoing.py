@@ -105,7 +105,7 @@ class Memoing:
             " WHERE status = ANY (%s)", (seconds, list(statuses or ("PENDING", "SENDING"))),
         )  # fmt: skip
 
-    def await_statuses(self, by: Launched, seconds: float = 20, **wanted: int) -> None:
+    def await_statuses(self, by: Launched, seconds: float = 60, **wanted: int) -> None:
         by.until(lambda: self.statuses() == wanted, f"{wanted}", seconds)
 
     def stop(self, *running: Launched) -> None:

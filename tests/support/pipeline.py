@@ -187,7 +187,7 @@ class Pipeline:
         assert row is not None
         return int(row[0])
 
-    def until_over(self, seconds: float = 60) -> None:
+    def until_over(self, seconds: float = 120) -> None:
         """Return True if every payment is over."""
         poll_until(lambda: self.pending() == 0, "end of every payment", seconds)
 
@@ -248,7 +248,7 @@ class Load:
         of = self.dice.choice(self.pipeline.wallets) if self.dice.random() < 0.95 else uuid4()
         return Request(uuid4(), of, amount, "EUR", self.dice.random() < 0.3)
 
-    def await_sent(self, more: int, seconds: float = 30) -> None:
+    def await_sent(self, more: int, seconds: float = 60) -> None:
         wanted = self.sent + more
         poll_until(lambda: self.sent >= wanted, f"{more} more payments", seconds)
 

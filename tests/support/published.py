@@ -178,7 +178,7 @@ class Writers:
         assert not any(thread.is_alive() for thread in self._threads)
         assert self.errors == []
 
-    def await_commits(self, count: int, seconds: float = 20) -> None:
+    def await_commits(self, count: int, seconds: float = 60) -> None:
         """Wait for so many more transactions."""
         target = self.commits + count
         poll_until(lambda: self.commits >= target or self.errors, f"{count} commits", seconds)
@@ -248,7 +248,7 @@ class Ferry:
         with self.database() as connection:
             return connection.execute(statement, parameters).fetchall()
 
-    def await_published(self, seconds: float = 20) -> None:
+    def await_published(self, seconds: float = 60) -> None:
         """Wait until nothing is left to do."""
         with self.database() as connection:
             left = "SELECT * FROM ferryman.backlog"
@@ -307,7 +307,7 @@ class Ferry:
         return int(row[0]), int(row[1])
 
 
-def poll_until(condition: Callable[[], Any], what: str, seconds: float = 20) -> Any:
+def poll_until(condition: Callable[[], Any], what: str, seconds: float = 60) -> Any:
     until = time.monotonic() + seconds
     while not (value := condition()):
         assert time.monotonic() < until, f"no {what} within {seconds} s"

@@ -52,7 +52,7 @@ class Gated:
         assert self._loop is not None
         self._loop.call_soon_threadsafe(open_gates)
 
-    def wait_for_starts(self, count: int, seconds: float = 10) -> list[Any]:
+    def wait_for_starts(self, count: int, seconds: float = 60) -> list[Any]:
         """Wait until so many sends have started, and return them in their order."""
         with self._changed:
             assert self._changed.wait_for(lambda: len(self.started) >= count, seconds), self.started
@@ -63,7 +63,7 @@ def items(names: Iterable[Hashable], destination: str | None = None) -> list[Ite
     return [Item(each, each, destination) for each in names]
 
 
-def collect(sending: Sending, count: int, seconds: float = 10) -> dict[Any, Finished]:
+def collect(sending: Sending, count: int, seconds: float = 60) -> dict[Any, Finished]:
     """Return so many ended items by their key, each of which ended once."""
     found: list[Finished] = []
     until = time.monotonic() + seconds

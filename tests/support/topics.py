@@ -17,6 +17,7 @@ from ferryman import Message, append_many
 from ferryman.relay.service import DrainResult, JournalRelay, drain
 from ferryman.runtime.kafka import create_topics
 from ferryman.runtime.settings import Settings
+from support.pace import in_time
 from support.published import Record, read_topic
 
 
@@ -105,10 +106,10 @@ class Crossing:
         """Return the most attempts of any entry; 0 if none was charged (N8)."""
         return int(self.query("SELECT coalesce(max(attempts), 0) FROM ferryman.outbox_exception")[0][0])
 
-    def await_statuses(self, expected: dict[str, int], topic: str = "%", seconds: float = 20) -> None:
-        until = time.monotonic() + seconds
+    def await_statuses(self, expected: dict[str, int], topic: str = "%", seconds: float = 60) -> None:
+        began = time.monotonic()
         while (found := self.statuses(topic)) != expected:
-            assert time.monotonic() < until, f"{found} instead of {expected} after {seconds} s"
+            assert in_time(time.monotonic() - began, seconds), f"{found} instead of {expected} after {seconds} s"
             time.sleep(0.02)
 
     def arrived(self, topic: str) -> list[Record]:

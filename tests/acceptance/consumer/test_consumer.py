@@ -191,7 +191,7 @@ def test_an_unreachable_service_holds_up_only_its_own_message_for_a_time(shop: S
     """N8, N10: the consumer's own connection works, so this is not an outage of its database."""
     shop.send_amid(10, do=how)
     wallet = shop.start(FERRYMAN_CONSUMER__RETRY_SECONDS="1")
-    wallet.until(lambda: shop.settled(21), "verdicts", 40)
+    wallet.until(lambda: shop.settled(21), "verdicts")
     assert shop.verdicts() == {"DONE": 20, "REJECTED": 1}
     assert shop.one("SELECT code FROM ferryman.inbox_rejected") == "TIMED_OUT"
     assert "interrupted" not in wallet.stderr
@@ -201,7 +201,7 @@ def test_a_message_that_ends_its_session_holds_up_only_its_partition_for_a_time(
     """N8, N10: a timeout of the server, or a query that ends its backend, looks as if the database went away."""
     ending = shop.send_amid(10, do="end its session")
     wallet = shop.start(FERRYMAN_CONSUMER__RETRY_SECONDS="1")
-    wallet.until(lambda: shop.settled(21), "verdicts", 40)
+    wallet.until(lambda: shop.settled(21), "verdicts")
     assert shop.verdicts() == {"DONE": 20, "REJECTED": 1}
     row = shop.db.execute("SELECT id, code, error FROM ferryman.inbox_rejected").fetchone()
     assert row is not None
@@ -228,7 +228,7 @@ def test_a_table_that_every_message_misses_is_waited_for_and_rejects_nothing(sho
     shop.flush()
     for _ in range(2):
         wallet = shop.start(FERRYMAN_CONSUMER__TRIES="1")
-        poll_until(partial(_waits, wallet), "readiness that says why", 30)
+        poll_until(partial(_waits, wallet), "readiness that says why")
         assert "a_table_that_comes_with_the_next_version" in readyz(wallet)
         wallet.send(signal.SIGTERM)
         assert wallet.wait() == 0, wallet.transcript()
@@ -236,7 +236,7 @@ def test_a_table_that_every_message_misses_is_waited_for_and_rejects_nothing(sho
     wallet = shop.start(FERRYMAN_CONSUMER__TRIES="1")
     wallet.until(lambda: "handling failed" in wallet.stderr, "a first try")
     shop.db.execute("CREATE TABLE a_table_that_comes_with_the_next_version ()")
-    wallet.until(lambda: shop.settled(12), "verdicts", 40)
+    wallet.until(lambda: shop.settled(12), "verdicts")
     assert shop.verdicts() == {"DONE": 12}
     wallet.until(lambda: readyz(wallet) == "ready", "readiness")
     shop.books_balance()
@@ -254,7 +254,7 @@ def test_a_message_whose_data_asks_for_what_is_not_there_harms_no_neighbour(shop
         shop.send(1, number % 10)
     shop.flush()
     wallet = shop.start()
-    wallet.until(lambda: shop.settled(46), "verdicts", 40)
+    wallet.until(lambda: shop.settled(46), "verdicts")
     assert shop.verdicts() == {"DONE": 40, "REJECTED": 6}
     assert shop.one("SELECT count(*) FROM ferryman.inbox_rejected WHERE code = 'BUG'") == 6
     named = [each["record"] for each in logged(wallet, "rejected")]

@@ -31,7 +31,7 @@ def test_each_cut_of_the_connection_gives_up_one_message_at_most(shop: Shop) -> 
     shop.flush()
     wallet = shop.start(**MODE)
     for cut in range(1, cuts + 1):
-        wallet.until(partial(shop.settled, 60 * cut), "some verdicts", 40)
+        wallet.until(partial(shop.settled, 60 * cut), "some verdicts")
         shop.db.execute(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE %s",
             (f"%{shop.name}%"[:50],),
@@ -69,7 +69,7 @@ def test_a_known_id_is_a_duplicate_and_with_other_bytes_a_conflict(shop: Shop) -
     shop.send(1, 1)
     shop.flush()
     wallet = shop.start(**MODE)
-    wallet.until(lambda: shop.one("SELECT count(*) FROM ferryman.inbox_rejected"), "a rejected record", 30)
+    wallet.until(lambda: shop.one("SELECT count(*) FROM ferryman.inbox_rejected"), "a rejected record")
     wallet.until(lambda: shop.verdicts() == {"DONE": 2}, "verdicts")
     assert shop.one("SELECT code FROM ferryman.inbox_rejected") == "CONFLICT"
     assert shop.one("SELECT count(*) FROM ferryman.outbox WHERE topic = %s", f"{shop.topic}.dlt") == 1

@@ -58,7 +58,7 @@ def test_poison_of_every_kind_in_the_middle_of_a_batch_harms_no_neighbour(shop: 
         shop.send(1, 1)
     shop.flush()
     wallet = shop.start(FERRYMAN_CONSUMER__TRIES="1")
-    wallet.until(lambda: shop.settled(31), "verdicts", 40)
+    wallet.until(lambda: shop.settled(31), "verdicts")
     wallet.until(lambda: shop.one("SELECT count(*) FROM ferryman.inbox_rejected") == 11, "rejected records")
     assert shop.verdicts() == {"DONE": 21, "REJECTED": 10}
     codes: dict[str, int] = dict(
@@ -162,7 +162,7 @@ def test_a_handler_that_outlasts_the_poll_interval_costs_a_duplicate_and_no_effe
         shop.send(1, number % 10)
     shop.flush()
     second.until(lambda: shop.settled(21), "verdicts", 60)
-    first.until(lambda: "partitions lost" in first.stderr, "its loss", 30)
+    first.until(lambda: "partitions lost" in first.stderr, "its loss")
     shop.books_balance()
     assert shop.verdicts() == {"DONE": 21}
     assert shop.one("SELECT count(*) FROM effect WHERE payment = %s", str(slow)) == 1
@@ -178,7 +178,7 @@ def test_two_processes_with_one_name_fence_each_other_and_the_first_says_so(shop
     assert "fenced" in first.stderr.lower()
     shop.send(1)
     shop.flush()
-    second.until(lambda: shop.settled(2), "the second's verdict", 40)
+    second.until(lambda: shop.settled(2), "the second's verdict")
     shop.books_balance()
 
 
@@ -257,7 +257,7 @@ def test_a_lock_is_waited_for_and_nothing_is_rejected(shop: Shop, locked: Databa
     wallet = shop.start(FERRYMAN_DATABASE__LOCK_TIMEOUT_SECONDS="0.3")
     wallet.until(lambda: "handling failed" in wallet.stderr, "a first try")
     locked.rollback()
-    wallet.until(lambda: shop.settled(2), "verdicts", 30)
+    wallet.until(lambda: shop.settled(2), "verdicts")
     assert shop.verdicts() == {"DONE": 2}
     shop.books_balance()
 
@@ -267,9 +267,9 @@ def test_a_database_slower_than_the_deadline_costs_no_message_its_verdict(shop: 
     shop.send(1, 1)
     shop.flush()
     wallet = shop.start(FERRYMAN_CONSUMER__DEADLINE_SECONDS="0.3", FERRYMAN_CONSUMER__TRIES="2")
-    wallet.until(lambda: wallet.stderr.count("it took too long") > 2, "more tries than a bug has", 30)
+    wallet.until(lambda: wallet.stderr.count("it took too long") > 2, "more tries than a bug has")
     locked.rollback()
-    wallet.until(lambda: shop.settled(1), "a verdict", 30)
+    wallet.until(lambda: shop.settled(1), "a verdict")
     assert shop.verdicts() == {"DONE": 1}
     shop.books_balance()
 
@@ -297,11 +297,11 @@ def test_a_table_that_is_locked_costs_no_message_its_verdict(shop: Shop) -> None
     with psycopg.connect(shop.url) as other:
         other.execute("LOCK TABLE wallet")
         wallet = shop.start(FERRYMAN_DATABASE__LOCK_TIMEOUT_SECONDS="0.2", FERRYMAN_CONSUMER__RETRY_SECONDS="0.1")
-        wallet.until(lambda: "every message that waits fails alike" in readyz(wallet), "readiness that says why", 30)
+        wallet.until(lambda: "every message that waits fails alike" in readyz(wallet), "readiness that says why")
         tries = wallet.stderr.count("handling failed")
         wallet.until(lambda: wallet.stderr.count("handling failed") > tries + 5, "more tries")
         assert shop.verdicts() == {}
-    wallet.until(lambda: shop.settled(30), "verdicts", 30)
+    wallet.until(lambda: shop.settled(30), "verdicts")
     assert shop.verdicts() == {"DONE": 30}
     shop.books_balance()
 
@@ -328,7 +328,7 @@ def test_a_partition_taken_away_while_its_message_is_handled_doubles_nothing(sho
     for number in range(30):
         shop.send(1, number % 10)
     shop.flush()
-    second.until(lambda: shop.settled(31), "verdicts", 40)
+    second.until(lambda: shop.settled(31), "verdicts")
     owners = "SELECT count(*) FROM ferryman.inbox_start WHERE owned"
     second.until(lambda: shop.one(owners) == shop.partitions, "owners")
     shop.books_balance()

@@ -41,10 +41,10 @@ def test_killed_at_any_point_each_message_takes_effect_once(shop: Shop, point: s
     killed = shop.start(kill_at=POINTS[point])
     assert killed.wait() == -signal.SIGKILL, killed.transcript()
     successor = shop.start()
-    successor.until(lambda: shop.settled(60), "verdicts", 40)
+    successor.until(lambda: shop.settled(60), "verdicts")
     shop.send(3)
     shop.flush()
-    successor.until(lambda: shop.settled(61), "the next verdict", 40)
+    successor.until(lambda: shop.settled(61), "the next verdict")
     shop.books_balance()
     assert shop.verdicts() == {"DONE": 61}
     assert len(set(shop.reports())) == 61
@@ -65,8 +65,8 @@ def test_at_most_once_a_message_that_was_begun_is_never_begun_again(shop: Shop, 
     successor = shop.start(SHOP_MODE="at_most_once")
     last = shop.send(3)
     shop.flush()
-    successor.until(lambda: shop.one("SELECT count(*) FROM effect WHERE payment = %s", str(last)), "the last", 40)
-    successor.until(lambda: shop.settled(21), "receipts", 40)
+    successor.until(lambda: shop.one("SELECT count(*) FROM effect WHERE payment = %s", str(last)), "the last")
+    successor.until(lambda: shop.settled(21), "receipts")
     successor.send(signal.SIGTERM)
     assert successor.wait() == 0, successor.transcript()
     shop.books_balance()
@@ -114,7 +114,7 @@ def test_a_handler_that_hangs_in_the_database_is_cancelled(shop: Shop) -> None:
     shop.send(1, 3)
     shop.flush()
     wallet = shop.start(FERRYMAN_CONSUMER__DEADLINE_SECONDS="0.5", FERRYMAN_CONSUMER__RETRY_SECONDS="1")
-    wallet.until(lambda: shop.settled(3), "verdicts", 40)
+    wallet.until(lambda: shop.settled(3), "verdicts")
     assert shop.verdicts() == {"DONE": 2, "REJECTED": 1}
     assert shop.one("SELECT code FROM ferryman.inbox_rejected") == "TIMED_OUT"
     shop.books_balance()

@@ -98,7 +98,7 @@ def test_a_requeued_message_takes_effect_once_when_the_bug_is_gone(shop: Shop) -
     assert len(AdminClient({"bootstrap.servers": shop.kafka}).list_topics(retry).topics[retry].partitions) == 3
     again = operator.run(f"inbox requeue --id {bad} --yes --reason mended", exit_code=1)
     assert "was requeued by ann" in again.stderr
-    wallet.until(lambda: receipt(shop, bad) == "DONE", "the effect", 30)
+    wallet.until(lambda: receipt(shop, bad) == "DONE", "the effect")
     shop.send(5, id=bad, do="raise")
     last = shop.send(1)
     shop.flush()

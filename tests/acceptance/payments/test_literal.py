@@ -98,7 +98,7 @@ def test_a_killed_literal_wallet_takes_a_payment_at_most_once(
     after = chancepay.pay(50, of)
     chancepay.send()
     wallet = chancepay.start(FERRYMAN_KAFKA__SESSION_TIMEOUT_MS="2000")
-    wallet.until(lambda: chancepay.puts(after), "the payment behind it", 30)
+    wallet.until(lambda: chancepay.puts(after), "the payment behind it")
     stop(wallet)
     assert len(chancepay.copies(lost)) == 2
     assert (chancepay.balance(of), chancepay.puts(lost), chancepay.status(lost)) == (450 - taken, [], "PENDING")

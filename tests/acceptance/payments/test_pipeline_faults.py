@@ -81,7 +81,7 @@ def begin_anew(kafka: str, group: str, topic: str) -> None:
         except KafkaException:
             return False
 
-    poll_until(done, f"{group} at its beginning", 30)
+    poll_until(done, f"{group} at its beginning")
 
 
 class Faults:
@@ -217,7 +217,7 @@ def audited(pipeline: Pipeline, payments: int) -> None:
         assert audit.json["verdict"] == "ok"
         return bool(sum(audit.json["counts"]["requests"].values()) == payments)
 
-    poll_until(said, f"audit of {payments} payments", 30)
+    poll_until(said, f"audit of {payments} payments")
 
 
 @pytest.mark.timeout(300)

@@ -192,7 +192,7 @@ def test_a_killed_and_restarted_wallet_takes_nothing_twice(payments: Payments) -
         assert payments.start(killed).wait(40) == -signal.SIGKILL
         payments.books.balance_out()
     wallet = payments.start()
-    wallet.until(lambda: payments.books.balance(of) == 1_000_000 - 3000, "the last of them", 40)
+    wallet.until(lambda: payments.books.balance(of) == 1_000_000 - 3000, "the last of them")
     wallet.send(signal.SIGTERM)
     assert wallet.wait() == 0, wallet.transcript()
     payments.books.balance_out()

@@ -114,7 +114,7 @@ def test_topic_without_a_write_grant_waits_for_it_while_others_flow(
     relay.until(lambda: metric(relay, "ferryman_relay_parked_entries") == 200, "the gauge of what waits")
     assert readyz(relay) == "ready"
     guarded.grant(closed, AclOperation.WRITE, AclOperation.DESCRIBE)
-    crossing.await_statuses({"PUBLISHED": 200}, closed, seconds=30)
+    crossing.await_statuses({"PUBLISHED": 200}, closed)
     crossing.append(closed, keys)
     crossing.await_statuses({"PUBLISHED": 300}, closed)
     crossing.assert_arrived(closed, 300)
@@ -169,7 +169,7 @@ def test_running_relay_waits_for_a_missing_topic(
     assert stays(lambda: readyz(relay) == "ready" and crossing.most_attempts() == 0, 1)
     create(ferryman_kafka, missing)
     crossing.append(missing, keys)
-    crossing.await_statuses({"PUBLISHED": 600}, missing, seconds=30)
+    crossing.await_statuses({"PUBLISHED": 600}, missing)
     crossing.assert_arrived(missing, 600)
     relay.until(lambda: metric(relay, "ferryman_relay_breaker_open") == 0, "a closed breaker")
 

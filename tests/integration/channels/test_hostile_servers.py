@@ -21,6 +21,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from ferryman.channels.outcome import Code, Delivered, Outcome, Rejected, Retry
+from support.pace import in_time
 from support.rawhttp import LOCAL, OK, Peer, RawServer, addresses, answers, keeps_answering, outcome_of, post, sent
 
 QUICK = LOCAL.model_copy(update={"timeout_seconds": 1.0, "connect_timeout_seconds": 0.5})
@@ -82,7 +83,7 @@ def test_gigabyte_of_answer_is_read_to_four_kilobytes(framing: bytes) -> None:
     with RawServer(serve) as server:
         began = time.monotonic()
         [found, _] = sent(post(server.url), post(server.url))
-        assert time.monotonic() - began < 5
+        assert in_time(time.monotonic() - began, 5)
     assert isinstance(found, Delivered)
     assert found.excerpt == "z" * 1024
     assert said < 64 << 20
@@ -121,7 +122,9 @@ def test_answer_that_drips_ends_at_the_timeout(head: bytes, drop: bytes) -> None
     with RawServer(drips(head, drop)) as server:
         began = time.monotonic()
         found = outcome_of(sent(post(server.url), settings=QUICK))
-        assert 0.9 < time.monotonic() - began < 5
+        took = time.monotonic() - began
+        assert took > 0.9
+        assert in_time(took, 5)
     assert retried(found) in (Code.TIMED_OUT, Code.ANSWER_INVALID)
 
 
@@ -130,7 +133,7 @@ def test_status_counts_although_its_body_drips(status: int, kind: type) -> None:
     with RawServer(drips(b"HTTP/1.1 %d X\r\nContent-Length: 500\r\n\r\nbegin" % status, b"y")) as server:
         began = time.monotonic()
         found = outcome_of(sent(post(server.url), settings=QUICK))
-        assert time.monotonic() - began < 5
+        assert in_time(time.monotonic() - began, 5)
     assert isinstance(found, kind)
     assert isinstance(found, Delivered | Retry | Rejected)
     assert (found.excerpt or "").startswith("begin")

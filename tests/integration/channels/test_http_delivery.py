@@ -13,6 +13,7 @@ from ferryman.channels.http.client import HttpChannel
 from ferryman.channels.outcome import Code, Delivered, Outcome, Rejected, Retry
 from ferryman.runtime.version import __version__
 from ferryman.testing.receiver import Answer, Receiver
+from support.pace import in_time
 from support.rawhttp import LOCAL, OK, Peer, RawServer, answers, keeps_answering, outcome_of, post, sent
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
@@ -242,4 +243,4 @@ def test_64_slots_make_64_requests_at_once() -> None:
     with RawServer(serve) as server:
         began = time.monotonic()
         assert asyncio.run(send_all(server.url)) == [Delivered(excerpt="ok")] * 64
-        assert time.monotonic() - began < 20
+        assert in_time(time.monotonic() - began, 20)

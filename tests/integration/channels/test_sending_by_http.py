@@ -10,6 +10,7 @@ from ferryman.channels.http import http_channel
 from ferryman.channels.http.client import HttpChannel
 from ferryman.channels.outcome import Code, Delivered, Retry
 from ferryman.channels.sending import Item, Sending
+from support.pace import in_time
 from support.rawhttp import LOCAL, OK, Peer, RawServer, addresses, keeps_answering, post
 from support.sending import collect
 
@@ -59,12 +60,12 @@ def test_names_that_hang_delay_no_other_name_and_no_end() -> None:
         began = time.monotonic()
         way.begin(items(f"http://well.example:{server.port}/", range(100, 105), "well"))
         found = collect(way, 5)
-        assert time.monotonic() - began < 2
+        assert in_time(time.monotonic() - began, 2)
         assert set(found) == set(range(100, 105))
         assert {each.outcome for each in collect(way, 50).values()} == {
             Retry("no connection within 3 s", Code.CONNECTION_TIMED_OUT)
         }
-    assert time.monotonic() - began < 10
+    assert in_time(time.monotonic() - began, 10)
     wait.set()
 
 
@@ -142,4 +143,4 @@ def test_thousand_destinations_keep_few_connections() -> None:
             keys = range(first, first + 50)
             way.begin([Item(key, post(f"http://name-{key}.example:{server.port}/")) for key in keys])
             assert {each.outcome for each in collect(way, 50).values()} == {Delivered(excerpt="ok")}
-    assert 200 < most < 450
+    assert 200 < most < 700  # a slow server sees late that a connection was closed

@@ -39,7 +39,7 @@ def connect(api: Running, stack: ExitStack, sent: bytes = b"", *, small: bool = 
     made = stack.enter_context(socket.socket())
     if small:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    made.settimeout(15)
+    made.settimeout(60)
     made.connect(("127.0.0.1", urlsplit(api.service.url or "").port))
     made.sendall(sent)
     return made

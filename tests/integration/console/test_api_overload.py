@@ -12,6 +12,7 @@ import pytest
 from ferryman.console import gate
 from support import asking
 from support.asking import Running, payment, running, settings, token
+from support.pace import slowness
 from support.paying import Desk
 
 # Each payment takes 100 ms of one of two connections: 20 payments a second, however busy the machine is.
@@ -44,12 +45,12 @@ def api(desk: Desk, ferryman_database_url: str, monkeypatch: pytest.MonkeyPatch)
 
 def load(api: Running, clients: int, seconds: float) -> Load:
     """Let so many clients send payments, each one after the other."""
-    answers = Counter[int | str]()
+    answers, slow = Counter[int | str](), slowness()
 
     async def measure() -> float:
         loop = asyncio.get_running_loop()
-        until = loop.time() + seconds
-        sending = [asyncio.create_task(_client(api, answers, until)) for _ in range(clients)]
+        until, patience = loop.time() + seconds, IN_TIME_SECONDS * max(1.0, slow)
+        sending = [asyncio.create_task(_client(api, answers, until, patience)) for _ in range(clients)]
         await asyncio.sleep(seconds)
         goodput = answers[201] / seconds
         await asyncio.gather(*sending)
@@ -58,10 +59,10 @@ def load(api: Running, clients: int, seconds: float) -> Load:
     return Load(answers, asyncio.run(measure()))
 
 
-async def _client(api: Running, answers: Counter[int | str], until: float) -> None:
+async def _client(api: Running, answers: Counter[int | str], until: float, patience: float) -> None:
     while asyncio.get_running_loop().time() < until:
         try:
-            async with asyncio.timeout(IN_TIME_SECONDS):
+            async with asyncio.timeout(patience):
                 status = await _pay(urlsplit(api.service.url or "").port)
         except TimeoutError:
             status = "late"

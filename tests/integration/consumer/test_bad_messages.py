@@ -56,9 +56,9 @@ def test_good_messages_behind_bad_ones_are_fetched_and_tell_whose_fault_it_is(
     """N10: also if they come when nothing is left that could tell."""
     send(group, BAD, 1)
     with group.running() as life:
-        poll_until(lambda: "fails alike" in (life.why_not_ready or ""), "that all fail alike", 40)
+        poll_until(lambda: "fails alike" in (life.why_not_ready or ""), "that all fail alike")
         send(group, GOOD, 50)
-        poll_until(lambda: settled(ferryman_db) == {"HANDLED": 150, "REJECTED": 3}, "verdicts", 20)
+        poll_until(lambda: settled(ferryman_db) == {"HANDLED": 150, "REJECTED": 3}, "verdicts")
         poll_until(lambda: life.why_not_ready is None, "readiness")
 
 

@@ -82,7 +82,7 @@ def test_a_partition_without_a_leader_is_read_once_it_has_one(
     with running(cluster, ferryman_database_url):
         poll_until(lambda: handled(ferryman_db, "11"), "the partition that has a leader")
         cluster.lead(_TOPIC, leader=True)
-        poll_until(lambda: handled(ferryman_db, "3", "11"), "the partition that had none", 30)
+        poll_until(lambda: handled(ferryman_db, "3", "11"), "the partition that had none")
 
 
 def test_an_old_partition_without_records_stops_no_restart(
@@ -96,10 +96,10 @@ def test_an_old_partition_without_records_stops_no_restart(
     with running(cluster, ferryman_database_url):
         poll_until(lambda: handled(ferryman_db, "11"), "the partition that has a leader")
         cluster.lead(_TOPIC, leader=True)
-        poll_until(lambda: committed(cluster) == 2, "the first offset", 30)
+        poll_until(lambda: committed(cluster) == 2, "the first offset")
     produce(cluster, 0, "3")
     with running(cluster, ferryman_database_url):
-        poll_until(lambda: handled(ferryman_db, "3", "11"), "what came since", 30)
+        poll_until(lambda: handled(ferryman_db, "3", "11"), "what came since")
 
 
 def committed(cluster: MockCluster) -> int:
@@ -125,9 +125,9 @@ def test_brokers_that_do_not_know_a_new_partition_yet_stop_no_group(
     """A fresh broker under load answers so for a moment: it ended the process, as if records were gone."""
     cluster.fail([error] * 6, LIST_OFFSETS)
     with running(cluster, ferryman_database_url, start=start):
-        poll_until(lambda: owned(ferryman_db) == 2, "partitions", 30)
+        poll_until(lambda: owned(ferryman_db) == 2, "partitions")
         produce(cluster, 0, "1")
-        poll_until(lambda: handled(ferryman_db, "1"), "a verdict", 30)
+        poll_until(lambda: handled(ferryman_db, "1"), "a verdict")
 
 
 def owned(db: Database) -> int:
@@ -148,6 +148,6 @@ def test_restart_without_a_leader_holds_up_nothing_and_loses_nothing(
         poll_until(lambda: handled(ferryman_db, "11"), "the partition that has a leader")
     produce(cluster, 1, "12")
     with running(cluster, ferryman_database_url):
-        poll_until(lambda: handled(ferryman_db, "11", "12"), "the partition that has a leader", 30)
+        poll_until(lambda: handled(ferryman_db, "11", "12"), "the partition that has a leader")
         cluster.lead(_TOPIC, leader=True)
-        poll_until(lambda: handled(ferryman_db, "2", "11", "12"), "the partition that had none", 30)
+        poll_until(lambda: handled(ferryman_db, "2", "11", "12"), "the partition that had none")

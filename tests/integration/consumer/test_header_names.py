@@ -55,7 +55,7 @@ def test_a_record_with_unreadable_headers_is_poison_and_stops_no_other(
 
     member.open()
     try:
-        poll_until(two, "all records", 30)
+        poll_until(two, "all records")
     finally:
         member.close()
     bad, good = came[MANY:]

@@ -41,7 +41,7 @@ def restored(db: Database) -> Iterator[None]:
 def run_until(group: Group, db: Database, many: int) -> list[Any]:
     """Run the consumer until it has so many verdicts. Return what it logged."""
     with capture_logs() as logs, group.running():
-        poll_until(lambda: verdicts(db) == many, f"{many} verdicts", 10)
+        poll_until(lambda: verdicts(db) == many, f"{many} verdicts")
     return logs
 
 
@@ -88,10 +88,10 @@ def test_a_topic_made_anew_under_a_running_consumer_is_read_from_its_start(
     group = Group(ferryman_kafka, ferryman_database_url)
     group.send(10, partition=1)
     with group.running():
-        poll_until(lambda: verdicts(ferryman_db) == 10, "verdicts", 10)
+        poll_until(lambda: verdicts(ferryman_db) == 10, "verdicts")
         group.recreate()
         group.send(many, partition=1)
-        poll_until(lambda: verdicts(ferryman_db) == 10 + many, "verdicts on the new topic's records", 12)
+        poll_until(lambda: verdicts(ferryman_db) == 10 + many, "verdicts on the new topic's records")
 
 
 def test_offsets_that_were_reset_backwards_are_followed(
@@ -128,7 +128,7 @@ def test_ignored_messages_move_the_position_too(
     group.consumer.handlers["u"] = group.consumer.handlers.pop("t")
     group.send(5, partition=1)
     with group.running():
-        poll_until(lambda: positions(ferryman_db) == [0, 5, 0], "the position", 30)
+        poll_until(lambda: positions(ferryman_db) == [0, 5, 0], "the position")
 
 
 def test_running_consumer_goes_back_when_its_database_is_put_back(
@@ -138,12 +138,12 @@ def test_running_consumer_goes_back_when_its_database_is_put_back(
     group = Group(ferryman_kafka, ferryman_database_url)
     group.send(5, partition=1)
     with capture_logs() as logs, group.running():
-        poll_until(lambda: verdicts(ferryman_db) == 5, "verdicts", 20)
+        poll_until(lambda: verdicts(ferryman_db) == 5, "verdicts")
         with restored(ferryman_db):
             group.send(5, partition=1)
-            poll_until(lambda: verdicts(ferryman_db) == 10, "verdicts", 20)
+            poll_until(lambda: verdicts(ferryman_db) == 10, "verdicts")
         group.send(1, partition=1)
-        poll_until(lambda: verdicts(ferryman_db) == 11, "verdicts on the messages that were lost", 20)
+        poll_until(lambda: verdicts(ferryman_db) == 11, "verdicts on the messages that were lost")
     assert said(logs, BEHIND) == [{f"{group.topic}[1]": {"database": 5, "kafka": 10}}]
     assert positions(ferryman_db) == [0, 11, 0]
 
@@ -156,15 +156,15 @@ def test_partitions_without_new_messages_go_back_at_the_next_connection(
     group = Group(ferryman_kafka, ferryman_database_url)
     retry = create(ferryman_kafka, f"{group.topic}.retry.{group.consumer.name}")
     with group.running():
-        poll_until(lambda: owned(ferryman_db) == 4, "an owner", 20)
+        poll_until(lambda: owned(ferryman_db) == 4, "an owner")
         with restored(ferryman_db):
             group.send(5, partition=1)
             group.send(3, topic=retry)
-            poll_until(lambda: verdicts(ferryman_db) == 8, "verdicts", 20)
+            poll_until(lambda: verdicts(ferryman_db) == 8, "verdicts")
         if lost:
             ferryman_db.execute("DELETE FROM ferryman.inbox_start")
         ferryman_db.execute(f"SELECT pg_terminate_backend(pid) {SESSIONS}")
-        poll_until(lambda: verdicts(ferryman_db) == 8, "verdicts on the messages that were lost", 20)
+        poll_until(lambda: verdicts(ferryman_db) == 8, "verdicts on the messages that were lost")
 
 
 def test_running_at_most_once_goes_on_when_its_database_is_put_back(
@@ -173,12 +173,12 @@ def test_running_at_most_once_goes_on_when_its_database_is_put_back(
     """N5, N9: it handles nothing again, gives up nothing, and says what was lost."""
     group = Group(ferryman_kafka, ferryman_database_url, mode="at_most_once")
     with capture_logs() as logs, group.running():
-        poll_until(lambda: owned(ferryman_db) == 3, "an owner", 20)
+        poll_until(lambda: owned(ferryman_db) == 3, "an owner")
         with restored(ferryman_db):
             group.send(2, partition=1)
-            poll_until(lambda: verdicts(ferryman_db) == 2, "verdicts", 20)
+            poll_until(lambda: verdicts(ferryman_db) == 2, "verdicts")
         group.send(2, partition=1)
-        poll_until(lambda: positions(ferryman_db)[1] == 4, "the position", 20)
+        poll_until(lambda: positions(ferryman_db)[1] == 4, "the position")
     assert verdicts(ferryman_db) == 2
     assert said(logs, BEHIND) == [{f"{group.topic}[1]": {"database": 0, "kafka": 2}}]
     assert not [each for each in logs if each["event"] == "vanished"]
@@ -197,7 +197,7 @@ def test_members_that_rebalance_while_their_database_is_put_back_lose_nothing(
         sent += 30
 
     def handled() -> None:
-        poll_until(lambda: verdicts(ferryman_db) == sent, f"verdicts on all {sent} messages", 30)
+        poll_until(lambda: verdicts(ferryman_db) == sent, f"verdicts on all {sent} messages")
 
     def two() -> bool:
         return bool(ferryman_db.execute(f"SELECT count(*) = 2 {SESSIONS}").fetchall()[0][0])
@@ -212,7 +212,7 @@ def test_members_that_rebalance_while_their_database_is_put_back_lose_nothing(
             joins = group.running()
             joins.__enter__()
         try:
-            poll_until(two, "the second member", 20)
+            poll_until(two, "the second member")
             send()
             handled()
             with restored(ferryman_db):
@@ -235,7 +235,7 @@ def test_quiet_topic_made_anew_is_said_once(
     times = []
     for _ in range(2):
         with capture_logs() as logs, group.running():
-            poll_until(lambda: owned(ferryman_db) == 3, "an owner", 20)
+            poll_until(lambda: owned(ferryman_db) == 3, "an owner")
         times.append(len(said(logs, "topic made anew")))
     assert times == [1, 0]
     assert positions(ferryman_db) == [0, 0, 0]
@@ -247,11 +247,11 @@ def test_restored_marks_of_ownership_are_not_deaths(
     """N11: the backup was made while an owner ran."""
     group = Group(ferryman_kafka, ferryman_database_url)
     with group.running():
-        poll_until(lambda: owned(ferryman_db) == 3, "an owner", 20)
+        poll_until(lambda: owned(ferryman_db) == 3, "an owner")
         keeping = restored(ferryman_db)
         keeping.__enter__()
         group.send(3, partition=1)
-        poll_until(lambda: verdicts(ferryman_db) == 3, "verdicts", 20)
+        poll_until(lambda: verdicts(ferryman_db) == 3, "verdicts")
     keeping.__exit__(None, None, None)
     logs = run_until(group, ferryman_db, 3)
     assert said(logs, BEHIND)

@@ -23,6 +23,7 @@ from ferryman.services.payments.evidence.causes import Cause
 from ferryman.services.payments.payments_settings import PaymentsSettings
 from ferryman.services.payments.rules import Rules, message_id
 from ferryman.services.payments.store import Request
+from support.pace import in_time
 from support.paying import failed, succeeded
 from support.published import poll_until
 from support.topics import create
@@ -485,7 +486,7 @@ def test_a_thousand_pending_payments_are_judged_in_a_moment(town: Town) -> None:
         causes = Counter(case.cause for case in town.cases())
         seconds.append(time.monotonic() - began)
         assert causes == {Cause.RESULT_LOST: 500, Cause.NOT_CONSUMED: 500}
-    assert min(seconds) < 2, f"{seconds} s"
+    assert in_time(min(seconds), 2), f"{seconds} s"
 
 
 def test_absent_or_paused_wallet_is_not_asked_again_and_burns_no_attempt(town: Town) -> None:
@@ -502,7 +503,7 @@ def test_absent_or_paused_wallet_is_not_asked_again_and_burns_no_attempt(town: T
     assert case.next.endswith("ferryman resume wallet --consumer")
     town.books.db.execute("DELETE FROM ferryman.inbox_paused")
     town.processes[1].close()
-    poll_until(lambda: town.case(payment).repair is Repair.NONE, "the end of its session", 10)
+    poll_until(lambda: town.case(payment).repair is Repair.NONE, "the end of its session")
     assert town.case(payment).next.endswith("ferryman run wallet")
     assert town.repair() == {}
     assert [each.data["attempt"] for each in town.commands(payment)] == [1]
@@ -515,7 +516,7 @@ def test_absent_orchestrator_is_named_and_its_results_are_not_asked_for_again(to
     town.published(town.books.db)
     town.ages(payment)
     town.processes[0].close()
-    poll_until(lambda: town.case(payment).repair is Repair.NONE, "the end of its session", 10)
+    poll_until(lambda: town.case(payment).repair is Repair.NONE, "the end of its session")
     case = town.case(payment)
     assert (case.cause, case.next) == (Cause.RESULT_LOST, "ferryman run payments")
     assert town.repair() == {}
@@ -544,7 +545,7 @@ def test_group_is_behind_by_messages_older_than_an_answer_may_take(
     producer.flush(10)
     settings = Kafka.model_validate({"bootstrap_servers": ferryman_kafka})
     behind = Lag(f"Kafka: the group nobody is 7 messages behind in {topic}", 3)
-    poll_until(lambda: lags(settings, reads, 300)["nobody"] == behind, "what the group has not read", 20)
+    poll_until(lambda: lags(settings, reads, 300)["nobody"] == behind, "what the group has not read")
     assert lags(settings, reads, 0)["nobody"].overdue == 7
     assert lags(settings, reads, 7200)["nobody"].overdue == 0
 

@@ -305,7 +305,7 @@ def test_table_whose_constraint_refuses_the_relay_is_tried_again(memos: Memos) -
     try:
         poll_until(lambda: "never_done" in str(life.why_not_ready), "a refusal")
         memos.db.execute("ALTER TABLE shop.memos DROP CONSTRAINT never_done")
-        poll_until(lambda: [row[0] for row in memos.rows()] == ["SENT"], "the settled row", 30)
+        poll_until(lambda: [row[0] for row in memos.rows()] == ["SENT"], "the settled row")
     finally:
         life.stopping.set()
         thread.join(20)

@@ -115,7 +115,7 @@ def test_entries_for_a_missing_topic_wait_until_it_exists_while_others_flow(cros
         crossing.await_statuses({"PUBLISHED": 400}, there)
         assert crossing.most_attempts() == 0
         create(crossing.kafka, missing, partitions=3)
-        crossing.await_statuses({"PUBLISHED": 400}, missing, seconds=30)
+        crossing.await_statuses({"PUBLISHED": 400}, missing)
         crossing.append(missing, keys)
         crossing.await_statuses({"PUBLISHED": 600}, missing)
     crossing.assert_arrived(missing, 600)
@@ -319,7 +319,7 @@ def test_error_of_one_request_costs_no_entry_its_order_or_an_attempt(
     by_mock.append(topic, [f"k{n % 30}" for n in range(900)])
     mock.fail([RETRIABLE[name]])
     with by_mock.relaying():
-        by_mock.await_statuses({"PUBLISHED": 900}, seconds=30)
+        by_mock.await_statuses({"PUBLISHED": 900})
         assert by_mock.most_attempts() == 0
         poll_until(lambda: not by_mock.query("SELECT FROM ferryman.outbox_parked_topic"), "end of its parking")
     by_mock.assert_arrived(topic, 900, doubles=True)
