@@ -1,6 +1,6 @@
 """The fixtures of several rooms. The rules of all tests are a plugin, so that they can be tested themselves."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,11 +16,11 @@ pytest_plugins = ["support.rules"]
 
 
 @pytest.fixture
-def town(ferryman_postgres: str, ferryman_database_url: str) -> "Iterator[Town]":
+def town(ferryman_database_url: str, ferryman_new_database: Callable[[], str]) -> "Iterator[Town]":
     """Give an orchestrator and a wallet, each on a database of its own."""
     from support.town import two_databases
 
-    with two_databases(ferryman_postgres, ferryman_database_url) as made:
+    with two_databases(ferryman_database_url, ferryman_new_database()) as made:
         yield made
 
 

@@ -8,12 +8,10 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import psycopg
-from psycopg import conninfo
 
 from ferryman import Consumer, Received, use_schemas
 from ferryman.cli.wiring import settings_class
@@ -27,7 +25,6 @@ from ferryman.evidence.audit import AuditBooks
 from ferryman.evidence.reconcile import Case, Repaired, repair_all
 from ferryman.evidence.sides import MAIN, DatabaseAddress, Side, Sides
 from ferryman.evidence.way import Traced
-from ferryman.migrations import chains
 from ferryman.relay.kafka import record_headers as headers
 from ferryman.relay.model import Entry
 from ferryman.runtime.desk import Act
@@ -42,7 +39,6 @@ from ferryman.services.payments.evidence.tracing import gather
 from ferryman.services.payments.payments_settings import PaymentsSettings
 from ferryman.services.payments.rules import Rules, message_id
 from ferryman.services.payments.store import Request
-from ferryman.testing import stack as real
 from support.paying import Desk, succeeded
 from support.relay import Failing, lane_worker
 from support.walleting import Books, Database, asked, transact
@@ -291,18 +287,12 @@ class Crossing:
 
 
 @contextmanager
-def crossing_of(server: str, owners: Sequence[str] | None = None) -> Iterator[Crossing]:
-    """Two databases of their own, with all tables or with those of these owners."""
-    names = [f"ferryman_trace_{uuid4().hex[:12]}" for _ in range(2)]
-    urls = [real.new_database(server, name) for name in names]
-    for url in urls:
-        chains.upgrade(partial(psycopg.connect, url), owners or chains.owners())
+def crossing_of(*urls: str) -> Iterator[Crossing]:
+    """Give the two databases in the hands of an orchestrator and a wallet."""
     codecs = use_schemas()
     with psycopg.connect(urls[0], autocommit=True) as ours, psycopg.connect(urls[1], autocommit=True) as theirs:
         yield Crossing(Desk(ours, codecs), Books(theirs, codecs))
     active.forget()
-    for name in names:
-        real.drop_database(server, name)
 
 
 @contextmanager
@@ -316,9 +306,7 @@ def damage(db: Database) -> Iterator[None]:
 
 
 @contextmanager
-def two_databases(server: str, orchestrator: str) -> Iterator[Town]:
-    name = f"ferryman_wallet_{uuid4().hex[:12]}"
-    url = real.new_database(server, name, str(conninfo.conninfo_to_dict(orchestrator)["dbname"]))
+def two_databases(orchestrator: str, url: str) -> Iterator[Town]:
     settings = settings_class().model_validate(
         {"database_url": orchestrator, "payments": {"wallet_database_url": url}, "log": {"format": "json"}}
     )
@@ -332,4 +320,3 @@ def two_databases(server: str, orchestrator: str) -> Iterator[Town]:
         rules = Rules(settings.section(PaymentsSettings))
         yield Town(Desk(ours, codecs, rules), Books(theirs, codecs), settings, codecs, (payments, wallet))
     active.forget()
-    real.drop_database(server, name)

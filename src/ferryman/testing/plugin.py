@@ -5,8 +5,7 @@ others are found or started as `ferryman.testing` says.
 """
 
 import os
-import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -73,13 +72,23 @@ def ferryman_registry(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def ferryman_database_url(request: pytest.FixtureRequest, ferryman_postgres: str) -> Iterator[str]:
-    """Give the URL of a migrated database for this test alone. It is dropped at the end."""
-    from ferryman.testing import stack
+def ferryman_new_database(request: pytest.FixtureRequest) -> Iterator[Callable[[], str]]:
+    """Give a function that returns the URL of another migrated database. They are dropped after the test."""
+    parts, lent = _parts(request.config), list[str]()
 
-    name, template = f"ferryman_test_{secrets.token_hex(6)}", _parts(request.config).url("template")
-    with stack.temporary_database(ferryman_postgres, name, template) as url:
-        yield url
+    def lend() -> str:
+        lent.append(parts.lend_database())
+        return lent[-1]
+
+    yield lend
+    for url in lent:
+        parts.take_back_database(url)
+
+
+@pytest.fixture
+def ferryman_database_url(ferryman_new_database: Callable[[], str]) -> str:
+    """Give the URL of a migrated database for this test alone. It is dropped after the test."""
+    return ferryman_new_database()
 
 
 @pytest.fixture

@@ -21,15 +21,15 @@ OLDEST = 15
 
 _ROOM = {"max_connections": "200", "max_prepared_transactions": "20"}
 
-# Tests break processes and never the machine: data survives that without fsync.
-FAST = {"fsync": "off", "full_page_writes": "off"}
+# Tests break processes and never the machine: data survives that without fsync, and in memory.
+FAST = {"fsync": "off", "full_page_writes": "off", "max_wal_size": "256MB"}
 
 
 class LocalPostgres(Local):
     """A server from a folder of binaries: on loopback, with a password, run by an unprivileged user."""
 
     def __init__(self, binaries: Path, settings: Mapping[str, str] | None = None) -> None:
-        self.folder = places.scratch("postgres")
+        self.folder = places.scratch("postgres", in_memory=(settings or {}).get("fsync") == "off")
         self._data = self.folder / "data"
         user = _unprivileged()
         self._binaries = binaries if user is None else _reachable(binaries, self.folder)

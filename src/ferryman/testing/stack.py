@@ -103,6 +103,11 @@ def database_url(server_url: str, name: str) -> str:
     return _url({**conninfo.conninfo_to_dict(server_url), "dbname": name})
 
 
+def name_of(url: str) -> str:
+    """Return the name of the database that a URL leads to."""
+    return str(conninfo.conninfo_to_dict(url)["dbname"])
+
+
 def _url(parts: Mapping[str, Any]) -> str:
     login = f"{parts.get('user', 'postgres')}:{parts.get('password', '')}"
     return f"postgresql://{login}@{parts.get('host', '127.0.0.1')}:{parts.get('port', 5432)}/{parts['dbname']}"

@@ -1,7 +1,6 @@
 """`ferryman trace` over a running system: two databases, two relays, the wallet, the orchestrator, and real Kafka."""
 
-import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID, uuid4
@@ -15,7 +14,6 @@ from ferryman.schemas import active
 from ferryman.services.payments.requests import record
 from ferryman.services.payments.rules import Rules, message_id
 from ferryman.services.payments.store import Request
-from ferryman.testing import stack
 from support.launch import Launched, Launcher
 from support.topics import create
 
@@ -71,19 +69,14 @@ class System:
 
 @pytest.fixture
 def system(
-    ferryman: Launcher, ferryman_kafka: str, ferryman_postgres: str, ferryman_database_url: str
+    ferryman: Launcher, ferryman_kafka: str, ferryman_database_url: str, ferryman_new_database: Callable[[], str]
 ) -> Iterator[System]:
     known = AdminClient({"bootstrap.servers": ferryman_kafka}).list_topics(timeout=10).topics
     for name in set(TOPICS) - set(known):
         create(ferryman_kafka, name, partitions=3)
-    name = f"ferryman_trace_{secrets.token_hex(6)}"
-    url = stack.new_database(ferryman_postgres, name)
-    for each in (url, ferryman_database_url):
-        stack.migrate(each)
     use_schemas()
-    yield System(ferryman, ferryman_kafka, ferryman_database_url, url)
+    yield System(ferryman, ferryman_kafka, ferryman_database_url, ferryman_new_database())
     active.forget()
-    stack.drop_database(ferryman_postgres, name)
 
 
 HAPPY = [
@@ -125,7 +118,7 @@ def test_payment_is_traced_to_its_end_and_each_stop_says_what_to_run(system: Sys
     assert there["at"] >= waits["events"][0]["at"]
     assert waits["next"] == 'FERRYMAN_DATABASE_URL="$FERRYMAN_PAYMENTS__WALLET_DATABASE_URL" ferryman run wallet'
     wallet, orchestrator = system.start("wallet", system.wallets), system.start("payments", system.ours)
-    orchestrator.until(lambda: system.state(payment) == "SUCCEEDED", "the end", 40)
+    orchestrator.until(lambda: system.state(payment) == "SUCCEEDED", "the end")
     story = system.trace(payment.uuid, "--json").json
     assert list(story) == ["id", "payment", "events", "now", "why", "next", "missing"]
     assert told(story) == HAPPY

@@ -33,8 +33,8 @@ from support.walleting import asked
 
 
 @pytest.fixture
-def crossing(ferryman_postgres: str) -> Iterator[Crossing]:
-    with crossing_of(ferryman_postgres) as made:
+def crossing(ferryman_new_database: Callable[[], str]) -> Iterator[Crossing]:
+    with crossing_of(ferryman_new_database(), ferryman_new_database()) as made:
         yield made
 
 
