@@ -10,7 +10,7 @@ ONLY = ("--only", "drain_wal", "--only", "append_one")
 
 
 @pytest.mark.slow
-@pytest.mark.serial
+@pytest.mark.serial("stacks")
 @pytest.mark.real_kafka
 def test_bench_prints_its_figures_and_fails_if_a_goal_is_missed(ferryman: Launcher) -> None:
     """This is slow because it starts servers of its own and drains ten thousand entries three times."""
@@ -24,7 +24,7 @@ def test_bench_prints_its_figures_and_fails_if_a_goal_is_missed(ferryman: Launch
 
 
 @pytest.mark.slow
-@pytest.mark.serial
+@pytest.mark.serial("stacks")
 @pytest.mark.real_kafka
 @pytest.mark.timeout(300)
 def test_pipeline_bench_moves_every_payment_and_reports_cpu_time_by_process(ferryman: Launcher) -> None:

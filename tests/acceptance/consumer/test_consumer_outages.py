@@ -20,7 +20,7 @@ from support.launch import Launcher
 from support.published import poll_until, readyz
 
 Database = psycopg.Connection[tuple[Any, ...]]
-pytestmark = [pytest.mark.real_kafka, pytest.mark.serial, pytest.mark.slow]
+pytestmark = [pytest.mark.real_kafka, pytest.mark.serial("stacks"), pytest.mark.slow]
 
 
 @contextmanager
@@ -83,7 +83,7 @@ def test_a_database_that_crashes_again_and_again_doubles_nothing(
     with payments(shop):
         wallet = shop.start(SHOP_MODE=mode)
         for _ in range(3):
-            poll_until(lambda: settled(shop, url) > 50, "verdicts", 30)
+            poll_until(lambda: settled(shop, url) > 50, "verdicts")
             server.crash()
             wallet.until(lambda: "PostgreSQL" in readyz(wallet), "readiness that says why")
             server.start()

@@ -19,7 +19,7 @@ from support.dispatching import Dispatch
 from support.launch import KillAt, Launched, Launcher
 from support.published import poll_until
 
-pytestmark = [pytest.mark.serial, pytest.mark.slow]
+pytestmark = [pytest.mark.serial("stacks"), pytest.mark.slow]
 
 STEPS = ("claim rows", "send rows", "settle rows", "commit rows")
 

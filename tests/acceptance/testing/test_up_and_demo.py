@@ -19,7 +19,7 @@ from ferryman.testing.kafka import answers as kafka_answers
 from ferryman.testing.postgres import answers as postgres_answers
 from support.launch import Launcher
 
-pytestmark = [pytest.mark.serial, pytest.mark.slow]
+pytestmark = [pytest.mark.serial("stacks"), pytest.mark.slow]
 
 DATABASE, KAFKA = "FERRYMAN_DATABASE_URL", "FERRYMAN_KAFKA__BOOTSTRAP_SERVERS"
 
@@ -34,7 +34,7 @@ def temporary(ferryman: Launcher) -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
-def soon(condition: Callable[[], bool], seconds: float = 15) -> bool:
+def soon(condition: Callable[[], bool], seconds: float = 60) -> bool:
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:

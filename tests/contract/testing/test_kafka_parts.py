@@ -18,7 +18,7 @@ from ferryman.testing.kafka import BuiltInKafka, LocalKafka, answers, find
 from ferryman.testing.parts import Local, NotHere, started
 from ferryman.testing.proxy import FaultProxy, Faults
 
-pytestmark = [pytest.mark.serial, pytest.mark.slow]
+pytestmark = [pytest.mark.serial("stacks"), pytest.mark.slow]
 
 BROKERS: dict[str, Callable[[], Local]] = {"real": LocalKafka, "built-in": BuiltInKafka}
 

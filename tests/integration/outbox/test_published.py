@@ -121,7 +121,7 @@ def journal(ferryman_database_url: str, ferryman_db: Database) -> Iterator[Journ
         yield Journal(ferryman_db, opened)
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(actions=st.lists(ACTIONS, min_size=5, max_size=25))
 def test_everything_agrees_on_which_entries_are_published(journal: Journal, actions: list[Any]) -> None:
     """After each of any sequence of appends, late commits, turns that end mid-window, failures and retries."""

@@ -2,7 +2,7 @@
 
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID, uuid4
@@ -323,10 +323,14 @@ COMMANDS = st.lists(
 )
 
 
-@settings(
-    max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture],
-    phases=[Phase.explicit, Phase.generate, Phase.shrink],
-)  # fmt: skip
+def examples(many: int) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    return settings(
+        max_examples=many, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture],
+        phases=[Phase.explicit, Phase.generate, Phase.shrink],
+    )  # fmt: skip
+
+
+@examples(40)
 @given(commands=COMMANDS)
 def test_any_commands_in_any_batches_have_the_outcomes_of_the_plain_rules(
     books: Books, commands: list[tuple[Any, ...]]
@@ -366,6 +370,13 @@ def test_any_commands_in_any_batches_have_the_outcomes_of_the_plain_rules(
     ).fetchall()  # fmt: skip
     assert {row[:3]: (row[2], *row[3:]) for row in rows} == model.outcomes
     books.balance_out()
+
+
+@pytest.mark.prove
+@examples(500)
+@given(commands=COMMANDS)
+def test_many_commands_have_the_outcomes_of_the_plain_rules(books: Books, commands: list[tuple[Any, ...]]) -> None:
+    test_any_commands_in_any_batches_have_the_outcomes_of_the_plain_rules.hypothesis.inner_test(books, commands)  # type: ignore[attr-defined]
 
 
 # --- together

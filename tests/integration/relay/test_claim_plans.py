@@ -19,7 +19,7 @@ from ferryman.services.memos.memos_settings import described as mails
 from ferryman.services.runner.runner_settings import RunnerSettings, described
 from support.hooks import HookTable
 
-MANY = 200_000
+MANY = pytest.mark.parametrize("many", [50_000, pytest.param(200_000, marks=pytest.mark.prove)])
 VALUES = {"most": 16, "avoided": [], "after": None, "places": 256, "busy": [], "in_flight": [], "each": 8,
           "begun": []}  # fmt: skip
 OF_LOST_ROWS = ("claim_lost", "claim_twice_lost", "bury")
@@ -84,28 +84,30 @@ def assert_cheap(db: Connection, table: Table, claim: str, rows: int) -> None:
         assert found.buffers < 50, name
 
 
+@MANY
 @pytest.mark.parametrize("others", OTHERS)
 def test_fair_claim_reads_no_rows_of_a_destination_that_gives_none(
-    ferryman_database_url: str, ferryman_db: Connection, others: str
+    ferryman_database_url: str, ferryman_db: Connection, others: str, many: int
 ) -> None:
     """N10, N12: 8 rows of each destination that has some."""
     hooks = HookTable(ferryman_database_url, ferryman_db)
     status, hours = OTHERS[others]
-    ferryman_db.execute(HOOKS, ("http://dead", {"DONE": "SENT", "DUE": "PENDING"}[status], hours, MANY))
+    ferryman_db.execute(HOOKS, ("http://dead", {"DONE": "SENT", "DUE": "PENDING"}[status], hours, many))
     ferryman_db.execute(HOOKS, ("http://well", "PENDING", -1, 50))
     ferryman_db.execute("VACUUM ANALYZE shop.hooks")
     with hooks.courier() as turns:
         assert_cheap(ferryman_db, turns.table, "claim_fair", 16 if others == "due" else 8)
 
 
+@MANY
 @pytest.mark.parametrize("others", OTHERS)
 def test_claim_of_events_reads_none_that_are_not_due(
-    ferryman_database_url: str, ferryman_db: Connection, others: str
+    ferryman_database_url: str, ferryman_db: Connection, others: str, many: int
 ) -> None:
     """N10, N12: after a long outage of the runner, new events do not wait for those that failed."""
     status, hours = OTHERS[others]
     status = {"DONE": "DELIVERED", "DUE": "FAILED"}[status]
-    ferryman_db.execute(EVENTS, {"status": status, "hours": hours, "count": MANY})
+    ferryman_db.execute(EVENTS, {"status": status, "hours": hours, "count": many})
     ferryman_db.execute(EVENTS, {"status": "PENDING", "hours": 0, "count": 50})
     ferryman_db.execute("VACUUM ANALYZE runner.event_outbox")
     settings = Settings.model_validate(
@@ -118,11 +120,12 @@ def test_claim_of_events_reads_none_that_are_not_due(
         assert_cheap(ferryman_db, table, "claim", 16)
 
 
+@MANY
 def test_claim_of_mails_reads_few_of_those_that_one_transaction_wrote(
-    ferryman_database_url: str, ferryman_db: Connection
+    ferryman_database_url: str, ferryman_db: Connection, many: int
 ) -> None:
     """N12: all of them have the same time, so an order by their ids too would sort them all."""
-    ferryman_db.execute(MAILS, (MANY,))
+    ferryman_db.execute(MAILS, (many,))
     ferryman_db.execute("VACUUM ANALYZE memos.email_outbox")
     email = Email(provider="file", path="mails", sender="shop@example.com")
     outbox = {"memos": Outbox.model_validate(mails(MemosSettings()))}

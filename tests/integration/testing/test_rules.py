@@ -32,28 +32,26 @@ def test_failing_test_shows_the_output_of_its_processes(tmp_path: Path) -> None:
 
 
 def test_slow_test_needs_its_marker(tmp_path: Path) -> None:
-    body = "import pytest, time\n{}\ndef test_it():\n    time.sleep(0.2)\n"
-    limit = ("-o", "slow_seconds=0.1")
-    assert "make it faster, or mark it slow and say why" in run(tmp_path, body.format(""), *limit)
-    assert "1 passed" in run(tmp_path, body.format("@pytest.mark.slow"), *limit)
-    assert "1 passed" in run(tmp_path, body.format(""))
+    test = "def test_{}():\n    time.sleep(0.2)\n"
+    body = f"import pytest, time\n{test.format('it')}@pytest.mark.slow\n{test.format('slow')}"
+    said = run(tmp_path, body, "-o", "slow_seconds=0.1")
+    assert "test_probe.py::test_it took 0.2 s: make it faster, or mark it slow and say why" in said
+    assert "1 failed, 1 passed" in said
+    assert "2 passed" in run(tmp_path, body)
 
 
-def test_seconds_per_tier_are_printed(tmp_path: Path) -> None:
-    assert "seconds per tier" in run(tmp_path, "def test_it(): pass\n")
-
-
-def test_serial_tests_run_in_one_worker(tmp_path: Path) -> None:
-    source = (
-        "import os, pathlib, pytest\n"
-        "@pytest.mark.serial\n"
+def test_serial_tests_of_a_group_run_in_one_worker(tmp_path: Path) -> None:
+    test = (
+        "@{mark}\n"
         "@pytest.mark.parametrize('n', range(8))\n"
-        "def test_it(n):\n"
-        "    pathlib.Path(__file__).with_name(os.environ['PYTEST_XDIST_WORKER']).touch()\n"
+        "def test_{name}(n):\n"
+        "    pathlib.Path(__file__).with_name('{name}-' + os.environ['PYTEST_XDIST_WORKER']).touch()\n"
     )
-    configured = ("-o", "markers=serial", "-n", "2", "--dist", "loadgroup")
-    assert "8 passed" in run(tmp_path, source, *configured)
-    assert len(list(tmp_path.glob("gw*"))) == 1
+    tests = [test.format(name="a", mark="pytest.mark.serial"), test.format(name="b", mark="pytest.mark.serial('b')")]
+    source = "import os, pathlib, pytest\n" + "".join(tests)
+    configured = ("-o", "markers=serial(group)", "-n", "2", "--dist", "loadgroup")
+    assert "16 passed" in run(tmp_path, source, *configured)
+    assert {len(list(tmp_path.glob(f"{group}-gw*"))) for group in "ab"} == {1}
 
 
 @pytest.mark.slow
@@ -78,14 +76,10 @@ def test_workers_share_a_server_and_have_their_own_databases(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("passes", [True, False])
-def test_seed_is_printed_if_a_proof_passes_or_fails(tmp_path: Path, passes: bool) -> None:
-    said = run(tmp_path, f"def test_it(seed): assert {passes}\n", "--seed", "7")
-    assert "the seed was 7" in said
-
-
-def test_seed_is_printed_before_the_first_test(tmp_path: Path) -> None:
-    said = run(tmp_path, "def test_it(): pass\n", "--seed", "7", "-v")
-    assert said.index("seed: 7") < said.index("test_probe.py")
+def test_seed_is_printed_before_the_first_test_and_at_the_end(tmp_path: Path, passes: bool) -> None:
+    said = run(tmp_path, f"def test_it(seed): assert {passes}\n", "--seed", "7", "-v")
+    assert said.index("seed: 7") < said.index("test_probe.py") < said.index("seconds per tier")
+    assert said.index("seconds per tier") < said.index("the seed was 7")
 
 
 def test_make_prove_uses_a_new_seed_unless_one_is_given() -> None:
