@@ -3,24 +3,27 @@ CREATE TABLE ferryman.outbox_attempt (
     outbox text NOT NULL,
     row_id text NOT NULL,
     began_at timestamptz NOT NULL,
-    ended_at timestamptz NOT NULL DEFAULT clock_timestamp(),
-    outcome text NOT NULL CHECK (outcome IN ('delivered', 'failed', 'rejected', 'unknown', 'unavailable', 'lost',
-        'held', 'reopened', 'resolved')),
+    ended_at timestamptz DEFAULT clock_timestamp(),
+    outcome text NOT NULL CHECK (outcome IN ('begun', 'delivered', 'failed', 'rejected', 'unknown', 'unavailable',
+        'lost', 'held', 'reopened', 'resolved')),
     code text,
     error text,
     reference text,
     excerpt text,
     content text,
+    number bigint GENERATED ALWAYS AS IDENTITY,
     -- A claim is known by its lease: settling it twice records it once.
     PRIMARY KEY (outbox, row_id, began_at)
 );
 COMMENT ON TABLE ferryman.outbox_attempt IS 'Every attempt to deliver a row of a described table by a channel';
 COMMENT ON COLUMN ferryman.outbox_attempt.began_at IS 'The lease of the claim';
+COMMENT ON COLUMN ferryman.outbox_attempt.ended_at IS 'Null until the end of a mail''s attempt is known';
+COMMENT ON COLUMN ferryman.outbox_attempt.number IS 'The order of attempts and decisions, whatever the clock does';
 COMMENT ON COLUMN ferryman.outbox_attempt.reference IS 'What the receiver calls the message';
 COMMENT ON COLUMN ferryman.outbox_attempt.excerpt IS 'The beginning of the answer';
 COMMENT ON COLUMN ferryman.outbox_attempt.content IS 'A hash of what was sent';
--- Each courier forgets the old attempts of its own outbox.
-CREATE INDEX outbox_attempt_by_age ON ferryman.outbox_attempt (outbox, ended_at);
+-- Each courier forgets the old attempts of its own outbox. No indexed column changes when an attempt ends.
+CREATE INDEX outbox_attempt_by_age ON ferryman.outbox_attempt (outbox, began_at);
 
 -- Deletes some of an outbox's old attempts, none younger than an hour, and returns how many. The attempts that may have sent a
 -- mail are kept until it is known what became of it.
@@ -32,22 +35,27 @@ BEGIN
     DELETE FROM ferryman.outbox_attempt WHERE ctid = ANY (ARRAY(
         SELECT o.ctid FROM ferryman.outbox_attempt o
         WHERE o.outbox = outbox_forget_attempts.outbox
-          AND o.ended_at < statement_timestamp() - make_interval(secs => greatest(seconds, 3600))
-          AND (NOT mails OR o.outcome NOT IN ('unknown', 'lost', 'held') OR EXISTS (
+          AND o.began_at < statement_timestamp() - make_interval(secs => greatest(seconds, 3600))
+          AND (NOT mails OR o.outcome NOT IN ('begun', 'lost', 'unknown', 'held') OR EXISTS (
               SELECT FROM ferryman.outbox_attempt d
-              WHERE d.outbox = o.outbox AND d.row_id = o.row_id AND d.began_at > o.began_at
+              WHERE d.outbox = o.outbox AND d.row_id = o.row_id AND d.number > o.number
                 AND d.outcome IN ('delivered', 'resolved', 'reopened')))
           AND pg_has_role(session_user, to_regrole(coalesce(
               (SELECT b.role FROM ferryman.bound_name b WHERE (b.kind, b.name) = ('outbox', outbox_forget_attempts.outbox)),
               'ferryman_courier')), 'MEMBER')
-        ORDER BY o.ended_at LIMIT most
+        ORDER BY o.began_at LIMIT most
     ));
     GET DIAGNOSTICS deleted = ROW_COUNT;
     RETURN deleted;
 END $$;
 REVOKE EXECUTE ON FUNCTION ferryman.outbox_forget_attempts FROM PUBLIC;
 
-GRANT SELECT, INSERT ON ferryman.outbox_attempt TO ferryman_courier;
+-- The claim of a mail is completed when its attempt ends, or deleted if there was none. The end of an attempt stays.
+GRANT SELECT, INSERT, DELETE, UPDATE (ended_at, outcome, code, error, reference, excerpt) ON ferryman.outbox_attempt
+    TO ferryman_courier;
+CREATE POLICY not_ended ON ferryman.outbox_attempt AS RESTRICTIVE FOR UPDATE
+    USING (outcome IN ('begun', 'lost')) WITH CHECK (true);
+CREATE POLICY not_tried ON ferryman.outbox_attempt AS RESTRICTIVE FOR DELETE USING (outcome = 'begun');
 GRANT EXECUTE ON FUNCTION ferryman.outbox_forget_attempts TO ferryman_courier;
 GRANT SELECT ON ferryman.outbox_attempt TO ferryman_monitor;
 SELECT ferryman.guard_by_name('outbox_attempt', 'outbox');

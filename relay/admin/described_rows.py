@@ -10,7 +10,7 @@ from psycopg.sql import Literal
 
 from ferryman.relay.described.layout import Layout, fit, look
 from ferryman.relay.described.rows import BY_HAND
-from ferryman.relay.described.statements import UNSETTLED, Parts, parts_of, put
+from ferryman.relay.described.statements import Parts, parts_of, put
 from ferryman.relay.described.table import check_log
 from ferryman.runtime import postgres
 from ferryman.runtime.desk import Act, Connection, Desk, Row, Selection, audit, dict_rows
@@ -72,21 +72,14 @@ SELECT %(destination)s::text::{place_type}::text
 # In the order of ids, each once: a row that fails again meanwhile is not taken again.
 _CHOSEN = """\
 chosen AS (
-    SELECT t.{id} AS id, t.{error}::text AS error, t.{lease} AS lease, {state} AS state FROM {table} t
+    SELECT t.{id} AS id FROM {table} t
     WHERE {selected} AND {state} = ANY (%(states)s::text[])
       AND (%(after)s::text IS NULL OR t.{id} > %(after)s::text::{id_type})
     ORDER BY t.{id} LIMIT %(most)s FOR UPDATE OF t
 )"""
-# The act overwrites the only sign of an attempt that nobody settled: a mail stays in doubt.
-_LOST = """, logged AS (
-    INSERT INTO ferryman.outbox_attempt (outbox, row_id, began_at, outcome)
-    SELECT {name}, chosen.id::text, chosen.lease, 'lost' FROM chosen
-    WHERE chosen.lease IS NOT NULL AND (chosen.state = 'lost' OR {unsettled})
-    ON CONFLICT DO NOTHING
-)"""
 _REPLAY = """\
 -- outbox.replay_rows
-WITH {chosen}{lost_mails}, changed AS (
+WITH {chosen}, changed AS (
     UPDATE {table} t SET {set_touched}{set_due}{status} = {first_pending}, {attempts} = 0, {error} = NULL
     FROM chosen WHERE t.{id} = chosen.id RETURNING t.{id} AS id
 )
@@ -94,7 +87,7 @@ SELECT count(*), (SELECT c.id::text FROM changed c ORDER BY c.id DESC LIMIT 1) F
 """
 _DISCARD = """\
 -- outbox.discard_rows
-WITH {chosen}{lost_mails}, changed AS (
+WITH {chosen}, changed AS (
     UPDATE {table} t SET {set_touched}{status} = {given_up}, {error} = %(error)s::text::{error_type}
     FROM chosen WHERE t.{id} = chosen.id RETURNING t.{id} AS id
 )
@@ -219,8 +212,6 @@ def _parts(name: str, outbox: Outbox, layout: Layout) -> Parts:
     texts = {
         "selected": _SELECTED,
         "chosen": _CHOSEN,
-        "lost_mails": _LOST if outbox.channel == "email" else "",
-        "unsettled": UNSETTLED.replace("{row}", "chosen"),
         "row_order": "t.{created_at}, t.{id}" if has("created_at") else "t.{id}",
         "row_created": "t.{created_at}::timestamptz" if has("created_at") else "NULL::timestamptz",
         "row_error": "CASE WHEN {state} <> 'sending' THEN t.{error}::text END",

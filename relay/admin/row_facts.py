@@ -35,8 +35,8 @@ _ATTEMPTS = """\
 -- outbox.row_attempts
 SELECT began_at, ended_at, outcome, code, error, reference, excerpt, content FROM (
     SELECT a.* FROM ferryman.outbox_attempt a WHERE a.outbox = %(outbox)s AND a.row_id = %(id)s
-    ORDER BY a.began_at DESC LIMIT %(most)s
-) latest ORDER BY began_at
+    ORDER BY a.number DESC LIMIT %(most)s
+) latest ORDER BY number
 """
 
 _ACTS = """\

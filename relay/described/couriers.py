@@ -18,7 +18,7 @@ from ferryman.channels.sending import Sending
 from ferryman.relay.described.channel_way import ChannelWay, TokenBucket
 from ferryman.relay.described.courier import Courier, authority_of
 from ferryman.relay.described.hooks import Hooks, never
-from ferryman.relay.described.mails import mails, tried_before, with_doubts
+from ferryman.relay.described.mails import mails, with_doubts
 from ferryman.relay.described.rows import Claimed
 from ferryman.relay.described.service import DescribedOutbox
 from ferryman.relay.service import DrainResult, JournalRelay
@@ -66,7 +66,7 @@ def courier(name: str, settings: Settings, own: Courier | None = None, before: B
     }.get(outbox.channel, Hooks())  # fmt: skip
     hooks = own.hooks(usual, name, outbox) if own else usual
     if mailing:
-        hooks = _with_doubts(name, hooks)
+        hooks = _with_doubts(hooks)
     # A courier's own `prepare` may make a small body of a large content.
     most = settings.http.max_body_bytes if own is None and outbox.channel == "http" else None
     return DescribedOutbox(name, outbox, source, ChannelWay(outbox, sending, bucket), before, name, hooks, most)
@@ -174,11 +174,8 @@ def _timeout(outbox: Outbox, settings: Settings) -> tuple[str, float]:
     return "http.timeout_seconds", settings.http.timeout_seconds
 
 
-def _with_doubts(name: str, hooks: Hooks) -> Hooks:
-    def prepared(db: Connection, rows: Sequence[Claimed]) -> Sequence[Any]:
-        return with_doubts(db, name, rows, hooks.prepare(db, rows))
-
-    return replace(hooks, prepare=prepared, reads=lambda rows: hooks.reads(rows) or bool(tried_before(rows)))
+def _with_doubts(hooks: Hooks) -> Hooks:
+    return replace(hooks, prepare=lambda db, rows: with_doubts(rows, hooks.prepare(db, rows)))
 
 
 class _Posts:

@@ -1,4 +1,4 @@
-"""Rows that are mails: what is sent of them, and which of them may have been sent already."""
+"""Rows that are mails: what is sent of them, how their attempts are logged, and which may have been sent already."""
 
 import hashlib
 import json
@@ -12,18 +12,50 @@ from ferryman.channels.outcome import Code, Rejected
 from ferryman.relay.described.rows import Claimed
 from ferryman.runtime.postgres import Connection
 
-# Attempts of which nobody knows whether they arrived, since a person last decided on the row. An attempt that was lost
-# has no hash of its content: it counts for every edition.
-_POSSIBLY_SENT = """\
--- outbox.possibly_sent
-SELECT a.row_id, a.content, extract(epoch FROM clock_timestamp() - min(a.began_at))::float8
-FROM ferryman.outbox_attempt a
-WHERE a.outbox = %(outbox)s AND a.row_id = ANY (%(ids)s) AND a.outcome IN ('unknown', 'lost', 'held')
-  AND NOT EXISTS (SELECT FROM ferryman.outbox_attempt d
-                  WHERE d.outbox = a.outbox AND d.row_id = a.row_id AND d.outcome = 'reopened'
-                    AND d.began_at > a.began_at)
-GROUP BY 1, 2
-"""
+# Each claim of a mail is in the log before the mail can be sent. So an attempt that never ended is known to the next
+# claim, whatever a person did to the row meanwhile.
+BEGUN = """, read AS MATERIALIZED (
+    SELECT c.*, {edition_of_c} AS edition FROM claimed c
+), begun AS (
+    INSERT INTO ferryman.outbox_attempt (outbox, row_id, began_at, ended_at, outcome, content)
+    SELECT {name}, c.id, c.lease, NULL, 'begun', c.edition FROM read c
+    ON CONFLICT DO NOTHING
+)"""
+NEVER_ENDED = """, never_ended AS (
+    UPDATE ferryman.outbox_attempt a SET outcome = 'lost', ended_at = clock_timestamp()
+    FROM due WHERE a.outbox = {name} AND a.row_id = due.id::text AND a.outcome = 'begun'
+)"""
+
+# The age of the first attempt that may have sent this edition since a person last decided on the row. A row that was
+# lost and is not in the log is as old as can be. Clocks may go back, so the order of acts is that of their numbers.
+DOUBT = """(
+    SELECT CASE WHEN {was_lost} AND count(*) = 0 THEN 'Infinity'::float8 ELSE extract(epoch FROM clock_timestamp()
+           - min(a.began_at) FILTER (WHERE a.content IS NULL OR a.content = c.edition))::float8 END
+    FROM ferryman.outbox_attempt a
+    WHERE a.outbox = {name} AND a.row_id = c.id AND a.outcome IN ('begun', 'lost', 'unknown', 'held')
+      AND NOT EXISTS (SELECT FROM ferryman.outbox_attempt d WHERE d.outbox = a.outbox AND d.row_id = a.row_id
+                      AND d.outcome = 'reopened' AND d.number > a.number))"""
+
+# A late success of a mail that was corrected meanwhile is no success of the corrected one.
+SAME_CONTENT = " AND n.content = {edition_of_t}"
+
+# A hash of what a row holds: not of the mail made of it, which a new version may make differently.
+EDITION = """encode(sha256(
+    convert_to(coalesce({destination}, ''), 'UTF8') || decode('00', 'hex') || coalesce({content}, '')
+), 'hex')"""
+
+# A row that was not tried leaves nothing in the log. The end of an attempt that was taken for lost is known after all.
+ATTEMPTS_OF_MAILS = """, logged AS (
+    UPDATE ferryman.outbox_attempt a
+    SET ended_at = clock_timestamp(), outcome = n.outcome, code = n.code, error = n.error, reference = n.reference,
+        excerpt = n.excerpt
+    FROM n WHERE {is_attempt} AND n.outcome <> 'released'
+), not_tried AS (
+    DELETE FROM ferryman.outbox_attempt a USING n
+    WHERE {is_attempt} AND n.outcome = 'released' AND a.outcome = 'begun'
+)"""
+IS_ATTEMPT = """a.outbox = {name} AND a.row_id = n.id::text AND a.began_at = n.claimed_at
+      AND a.outcome IN ('begun', 'lost')"""
 
 
 def mails(_: Connection, rows: Sequence[Claimed]) -> Sequence[Any]:
@@ -31,42 +63,23 @@ def mails(_: Connection, rows: Sequence[Claimed]) -> Sequence[Any]:
     return [_mail(row) for row in rows]
 
 
-def with_doubts(db: Connection, outbox: str, rows: Sequence[Claimed], made: Sequence[Any]) -> Sequence[Any]:
+def with_doubts(rows: Sequence[Claimed], made: Sequence[Any]) -> Sequence[Any]:
     """Give each mail its key and edition, and its doubt if an attempt of this edition may have arrived."""
-    editions = {row.id: edition_of(row) for row in rows}
-    ages: dict[tuple[str, str | None], float] = {}
-    if again := tried_before(rows):
-        found = db.execute(_POSSIBLY_SENT, {"outbox": outbox, "ids": again}).fetchall()
-        ages = {(row_id, content): age for row_id, content, age in found}
-
-    def doubt(row: Claimed) -> Doubt | None:
-        known = [ages[key] for key in ((row.id, None), (row.id, editions[row.id])) if key in ages]
-        unsettled = row.lost or row.set_back  # perhaps not in the log: by SQL, its lease may be null
-        return Doubt(max(known, default=math.inf), row.reference) if known or row.reference or unsettled else None
-
     return [
-        replace(item, key=key_of(row, editions[row.id]), edition=editions[row.id], doubt=doubt(row))
-        if isinstance(item, Mail) else item
+        replace(item, key=key_of(row), edition=row.edition, doubt=_doubt(row)) if isinstance(item, Mail) else item
         for row, item in zip(rows, made, strict=True)
     ]  # fmt: skip
 
 
-def tried_before(rows: Sequence[Claimed]) -> list[str]:
-    """Return the ids of the rows that an earlier attempt may have sent.
-
-    A row's count does not tell: an outage takes its attempts back, and a person may have reset it.
-    """
-    return [row.id for row in rows if row.tried or row.lost or row.set_back]
-
-
-def edition_of(row: Claimed) -> str:
-    """Return a hash of what the row holds: not of the mail made of it, which a new version may make differently."""
-    return hashlib.sha256(b"\0".join([row.destination.encode(), row.content])).hexdigest()
-
-
-def key_of(row: Claimed, edition: str) -> str:
+def key_of(row: Claimed) -> str:
     """Return the key that the provider is given: the same for each attempt of this edition."""
-    return hashlib.sha256(f"{row.key or row.id}\0{edition}".encode()).hexdigest()
+    return hashlib.sha256(f"{row.key or row.id}\0{row.edition}".encode()).hexdigest()
+
+
+def _doubt(row: Claimed) -> Doubt | None:
+    if not row.may_have_arrived:
+        return None
+    return Doubt(math.inf if row.doubt_seconds is None else row.doubt_seconds, row.reference)
 
 
 def _mail(row: Claimed) -> Mail | Rejected:

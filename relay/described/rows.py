@@ -43,12 +43,17 @@ class Claimed(NamedTuple):
     """The receiver's name for the message, if an attempt was told."""
     flaw: str | None = None
     """Why nothing can be made of the row: it is rejected alone."""
-    tried: bool = False
-    """True if the attempt log knows an earlier attempt of a mail; other rows are not looked up."""
     too_large: int | None = None
     """The bytes of a content that is larger than it may be sent: it was not read, and `content` is empty."""
-    set_back: bool = False
-    """True if a mail was set back by SQL while it was being sent: nobody settled that attempt."""
+    edition: str | None = None
+    """A hash of what the row of a mail holds."""
+    doubt_seconds: float | None = None
+    """The age of the first attempt that may have sent this edition of a mail, if there is one."""
+
+    @property
+    def may_have_arrived(self) -> bool:
+        """True if an earlier attempt may have sent this edition of a mail, or the provider had told a name for one."""
+        return self.doubt_seconds is not None or bool(self.reference)
 
     def entry(self, position: int) -> Entry:
         """Return the row as an entry of the journal, which the relay publishes."""
@@ -99,16 +104,14 @@ def settling(outbox: Outbox, row: Claimed, outcome: Outcome | None, *, dice: flo
             return released(row)
         case Delivered():
             return Settling(row, RowEnd.DONE, outbox.words.done)
-        case Rejected(error) if outbox.words.dead is not None:
-            return Settling(row, RowEnd.GIVEN_UP, outbox.words.dead, error)
+        case Rejected() if outbox.words.dead is not None:
+            return _given_up(outbox, row, outcome)
         case Unavailable(error) | Unknown(error) if shared and (
             outbox.channel == "kafka" or type(outcome) is Unavailable
         ):
             return released(row, error)  # Kafka drops duplicates by their id; a mail provider may not
-        case Held(error):
-            return Settling(
-                row, RowEnd.GIVEN_UP, outbox.words.dead or outbox.words.pending[-1], IN_DOUBT_BEGINS + error
-            )
+        case Held():
+            return _given_up(outbox, row, outcome)
         case Rejected() | Retry() | Unavailable() | Unknown():
             return _failed(outbox, row, outcome, dice)
 
@@ -120,12 +123,17 @@ def released(row: Claimed, error: str | None = None) -> Settling:
 
 
 def _failed(outbox: Outbox, row: Claimed, why: Rejected | Retry | Unavailable | Unknown, dice: float) -> Settling:
-    words, retries = outbox.words, retries_of(outbox.retry)
+    retries = retries_of(outbox.retry)
     if outbox.retry.once or (retries.limit and row.attempts >= retries.limit):
-        may_have_arrived = isinstance(why, Unknown) or getattr(why, "in_doubt", False)
-        doubtful = outbox.channel == "email" and may_have_arrived  # a person decides, not the last attempt
-        error = IN_DOUBT_BEGINS + why.error if doubtful else why.error
-        return Settling(row, RowEnd.GIVEN_UP, words.dead or words.pending[-1], error)
+        return _given_up(outbox, row, why)
     asked = why.after_seconds if isinstance(why, Retry | Unavailable) else None
     wait = max(retries.backoff.delay_seconds(row.attempts, dice=dice), min(asked or 0.0, _LONGEST_ASKED_SECONDS))
-    return Settling(row, RowEnd.FAILED, words.pending[-1], why.error, wait)
+    return Settling(row, RowEnd.FAILED, outbox.words.pending[-1], why.error, wait)
+
+
+def _given_up(outbox: Outbox, row: Claimed, why: Rejected | Retry | Unavailable | Unknown | Held) -> Settling:
+    """Give the row up. A mail that this attempt or an earlier one may have sent is left to a person."""
+    may_have_arrived = isinstance(why, Unknown) or getattr(why, "in_doubt", False) or row.may_have_arrived
+    in_doubt = isinstance(why, Held) or (outbox.channel == "email" and may_have_arrived)
+    status = outbox.words.dead or outbox.words.pending[-1]
+    return Settling(row, RowEnd.GIVEN_UP, status, IN_DOUBT_BEGINS + why.error if in_doubt else why.error)

@@ -6,6 +6,7 @@ from typing import TypeAlias
 
 from psycopg.sql import SQL, Composable, Composed, Identifier, Literal
 
+from ferryman.relay.described import mails
 from ferryman.relay.described.layout import Layout
 from ferryman.relay.described.rows import BY_HAND, IN_DOUBT_BEGINS
 from ferryman.relay.policy import retries_of
@@ -37,7 +38,7 @@ WITH due AS (
     FROM due
     WHERE t.{id} = due.id
     RETURNING {claimed_row}
-)
+){begun}
 SELECT {read_row}
 """
 
@@ -101,13 +102,12 @@ _CLAIMED_ROW = """due.id::text AS id, {row_destination} AS destination, {row_key
               {row_headers} AS headers, {row_content_type} AS content_type,
               greatest(least(extract(epoch FROM {created}::timestamptz) * 1000000, 9e18), -9e18)::bigint AS created_us,
               t.{attempts} AS attempts, t.{lease} AS lease, due.error AS error, due.status AS status,
-              {row_reference} AS reference, {stored_payload} AS payload"""
+              {row_reference} AS reference, {row_payload} AS content"""
 
-# A large jsonb takes long to convert. OFFSET 0 lets PostgreSQL do it once, not wherever the content is named.
 _READ_ROW = """\
 c.id, c.destination, c.key, c.type, {sent_content}, c.headers, c.content_type, c.created_us, c.attempts, c.lease,
-       c.error, c.status, c.reference, {sent_bytes}, {tried}, {set_back}
-FROM (SELECT t.*, {content} AS content FROM claimed t OFFSET 0) c"""
+       c.error, c.status, c.reference, {sent_bytes}, {edition}, {doubt}
+FROM {read} c"""
 
 # The attempt that was lost began with its lease.
 _LOGGED_LOSSES = """, logged AS (
@@ -115,16 +115,6 @@ _LOGGED_LOSSES = """, logged AS (
     SELECT {name}, due.id::text, due.lease, 'lost' FROM due WHERE due.lease IS NOT NULL
     ON CONFLICT DO NOTHING
 )"""
-
-# A due row whose error says that it is being sent was set back by SQL: what became of that attempt is not known.
-_LOGGED_SET_BACK = """, logged AS (
-    INSERT INTO ferryman.outbox_attempt (outbox, row_id, began_at, outcome)
-    SELECT {name}, due.id::text, due.lease, 'lost' FROM due WHERE due.lease IS NOT NULL AND {unsettled}
-    ON CONFLICT DO NOTHING
-)"""
-UNSETTLED = "({row}.error IS NOT DISTINCT FROM {in_doubt} OR {row}.error IS NOT DISTINCT FROM {in_doubt_again})"
-
-_TRIED = "EXISTS (SELECT FROM ferryman.outbox_attempt a WHERE a.outbox = {name} AND a.row_id = c.id)"
 
 _SETTLE = """\
 -- outbox.settle
@@ -142,11 +132,6 @@ WHERE t.{id} = n.id AND t.{status} NOT IN ({terminal})
   AND (n.done{same_content} OR t.{lease} = n.claimed_at AND {in_flight})
 RETURNING t.{id}::text
 """
-
-# A late success of a mail that was corrected meanwhile is no success of the corrected one: see `edition_of`.
-_SAME_CONTENT = """ AND n.content = encode(sha256(
-    convert_to(coalesce({row_destination}, ''), 'UTF8') || decode('00', 'hex') || coalesce({row_payload}, '')
-), 'hex')"""
 
 _ATTEMPTS = """, logged AS (
     INSERT INTO ferryman.outbox_attempt (outbox, row_id, began_at, outcome, code, error, reference, excerpt, content)
@@ -226,21 +211,24 @@ def compiled(name: str, outbox: Outbox, layout: Layout, most_content_bytes: int 
             "sent_content": f"CASE WHEN octet_length(c.content) <= {most_content_bytes} THEN c.content END",
             "sent_bytes": "octet_length(c.content)",
         }
-    logs = outbox.channel != "kafka"
-    lost: Parts = {**parts, "turn": "", "mark": "{in_doubt_again}", "logged": _LOGGED_LOSSES if logs else ""}
-    mails: Parts = {**parts, "logged": _LOGGED_SET_BACK, "unsettled": UNSETTLED.replace("{row}", "due")}
+    logs, mailing = outbox.channel != "kafka", outbox.channel == "email"
+    logged, losses = _LOGGED if logs else _NOT_LOGGED, _LOGGED_LOSSES if logs else ""
+    claim: Parts = {**parts, "logged": mails.NEVER_ENDED, "begun": mails.BEGUN} if mailing else parts
+    lost: Parts = {**claim, "turn": "", "mark": "{in_doubt_again}"}
+    lost |= {"was_lost": "true", "left": "{left_for_mails}"} if mailing else {"logged": losses}
+    bury: Parts = {**lost, "read": "claimed", "edition": "NULL", "doubt": "NULL"}
     templates = {
-        "claim": (_CLAIM, mails if outbox.channel == "email" else parts),
+        "claim": (_CLAIM, claim),
         "claim_lost": (_CLAIM, {**lost, "which": "{lost} AND {row}.{error} IS DISTINCT FROM {in_doubt_again}"}),
         "claim_twice_lost": (
             _CLAIM,
             {**lost, "which": "{lost} AND {row}.{error} IS NOT DISTINCT FROM {in_doubt_again}"},
         ),
-        "settle": (_SETTLE, {**parts, **(_LOGGED if logs else _NOT_LOGGED)}),
-        "bury": (_BURY, lost),
+        "settle": (_SETTLE, {**parts, **logged, **({"logged": mails.ATTEMPTS_OF_MAILS} if mailing else {})}),
+        "bury": (_BURY, bury),
         "backlog": (_BACKLOG, parts),
     }
-    if layout.has("destination") and outbox.channel != "email":  # mails have one destination: their provider
+    if layout.has("destination") and not mailing:  # mails have one destination: their provider
         templates["claim_fair"] = (_CLAIM_FAIR, parts)
         templates["claim_lost"] = (_CLAIM, {**templates["claim_lost"][1], "each": _EACH})
     return {each: put(template, named) for each, (template, named) in templates.items()}
@@ -286,6 +274,8 @@ def parts_of(name: str, outbox: Outbox, layout: Layout) -> Parts:
         "which": "{is_pending} AND {is_due}",
         "state": _STATE,
         "left": "coalesce({row}.{attempts}, 0) < {limit}" if outbox.retry.limit else "true",
+        # A mail that is lost on its last attempt is claimed once more: the provider may know what became of it.
+        "left_for_mails": "coalesce({row}.{attempts}, 0) <= {limit}" if outbox.retry.limit else "true",
         "alive": "({row}.{status} NOT IN ({terminal}) AND ({left} OR {in_flight}))",
         "lost": "{in_flight} AND (t.{lease} IS NULL OR t.{lease} + make_interval(secs => {lease_seconds}) <= now())",
         "not_begun": " AND t.{id} <> ALL (%(begun)s::text[]::{id_type}[])",
@@ -294,7 +284,10 @@ def parts_of(name: str, outbox: Outbox, layout: Layout) -> Parts:
         "set_claimed": _SET_CLAIMED,
         "set_touched": "{updated_at} = clock_timestamp(), " if layout.has("updated_at") else "",
         "logged": "",
+        "begun": "",
         "each": "",
+        "was_lost": "false",
+        "is_attempt": mails.IS_ATTEMPT,
     }
     parts: Parts = {**columns, **types, **literals, **conditions, **_states(words.claimed), **_content(outbox, layout)}
     earlier = put(_EARLIER, parts | {"row": Identifier("e")}) if outbox.order == "key" else ""
@@ -344,14 +337,15 @@ def _content(outbox: Outbox, layout: Layout) -> Parts:
         "row_label": row_destination if destination == "topic" else Literal(outbox.channel),
         "row_key": "t.{key}::text" if has("key") else "NULL",
         "row_type": "t.{type}::text" if has("type") else Literal(outbox.type),
-        "stored_payload": "t.{payload}" if has("payload") else "NULL::bytea",
-        "row_payload": as_content.format("{stored_payload}"),
-        "content": as_content.format("t.payload"),
+        "row_payload": as_content.format("t.{payload}" if has("payload") else "NULL::bytea"),
         "sent_content": "c.content",
         "sent_bytes": "NULL",
-        "tried": _TRIED if mailing else "false",
-        "set_back": UNSETTLED.replace("{row}", "c") if mailing else "false",
-        "same_content": _SAME_CONTENT if mailing else "",
+        "read": "read" if mailing else "claimed",
+        "edition": "c.edition" if mailing else "NULL",
+        "edition_of_c": mails.EDITION.format(destination="c.destination", content="c.content"),
+        "edition_of_t": mails.EDITION.format(destination="{row_destination}", content="{row_payload}"),
+        "doubt": mails.DOUBT if mailing else "NULL",
+        "same_content": mails.SAME_CONTENT if mailing else "",
         "row_reference": "t.{reference}::text" if has("reference") else "NULL",
         "row_headers": "t.{headers}::text" if has("headers") else "NULL",
         "row_content_type": "t.{content_type}::text" if has("content_type") else Literal(media),

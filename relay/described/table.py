@@ -101,7 +101,7 @@ class Table:
         return rows
 
     def forget_attempts(self, name: str, seconds: float, *, mails: bool) -> int:
-        """Delete attempts of an outbox that ended so long ago, `MOST_FORGOTTEN` at a time. Return how many."""
+        """Delete attempts of an outbox that began so long ago, `MOST_FORGOTTEN` at a time. Return how many."""
         values = {"name": name, "seconds": seconds, "most": MOST_FORGOTTEN, "mails": mails}
         with postgres.transaction(self.connection, self.limits) as cursor:
             return int(postgres.value(cursor.execute(_FORGET, values)))
@@ -160,12 +160,12 @@ def _row(columns: Sequence[Any], *, lost: bool, sent: bool = True) -> Claimed:
     A row that is not to be sent has no headers: they may be what ended its relay.
     """
     (ce_id, topic, key, kind, payload, headers, content_type, created_us, attempts, claimed_at, error, status,
-     reference, size, tried, set_back) = columns  # fmt: skip
+     reference, size, edition, doubt_seconds) = columns  # fmt: skip
     read, flaw = _headers(headers) if sent else (None, None)
     return Claimed(
         ce_id, topic or "", key or "", kind or "", bytes(payload or b""), read, content_type,
-        created_us or 0, attempts, claimed_at, error, status, lost, reference, flaw, tried,
-        None if payload is not None else size, set_back,
+        created_us or 0, attempts, claimed_at, error, status, lost, reference, flaw,
+        None if payload is not None else size, edition, doubt_seconds,
     )  # fmt: skip
 
 

@@ -77,7 +77,7 @@ class HookTable:
 
     def attempts(self) -> list[tuple[Any, ...]]:
         """Return (outcome, code) of each recorded attempt."""
-        return self.db.execute("SELECT outcome, code FROM ferryman.outbox_attempt ORDER BY began_at").fetchall()
+        return self.db.execute("SELECT outcome, code FROM ferryman.outbox_attempt ORDER BY number").fetchall()
 
     @contextmanager
     def courier(self, own: Courier | None = None) -> Iterator["CourierTurns"]:

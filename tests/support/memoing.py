@@ -93,9 +93,11 @@ class Memoing:
         self.db.execute("UPDATE memos.email_outbox SET recipient_email = %s WHERE id = %s", (recipient, mail))
 
     def attempts(self, mail: str) -> list[tuple[str, str | None]]:
-        """Return (outcome, code) of each recorded attempt of a mail."""
+        """Return (outcome, code) of each attempt of a mail that has ended."""
         return self.db.execute(
-            "SELECT outcome, code FROM ferryman.outbox_attempt WHERE row_id = %s ORDER BY began_at", (mail,)
+            "SELECT outcome, code FROM ferryman.outbox_attempt "
+            "WHERE row_id = %s AND ended_at IS NOT NULL ORDER BY number",
+            (mail,),
         ).fetchall()
 
     def age(self, seconds: float = 3600.0, *statuses: str) -> None:

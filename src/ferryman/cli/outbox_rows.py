@@ -154,7 +154,7 @@ def _shown_lines(known: RowFacts) -> Iterator[str]:
         yield output.table(
             ("attempt", "took", "outcome", "code", "error", "reference", "answer", "hash"),
             [
-                (moment(each["began_at"]), f"{(each['ended_at'] - each['began_at']).total_seconds():.1f} s",
+                (moment(each["began_at"]), _took(each),
                  *(each[name] or "" for name in ("outcome", "code", "error", "reference", "excerpt")),
                  (each["content"] or "")[:_HASH_CHARACTERS])
                 for each in known.history
@@ -162,6 +162,11 @@ def _shown_lines(known: RowFacts) -> Iterator[str]:
         )  # fmt: skip
     elif row["attempts"] and row["state"] not in (SENDING, LOST):
         yield "its attempts are not recorded, or no longer"
+
+
+def _took(attempt: Row) -> str:
+    """Return how long an attempt took, if it has ended."""
+    return f"{(attempt['ended_at'] - attempt['began_at']).total_seconds():.1f} s" if attempt["ended_at"] else ""
 
 
 def selection_of(rows: RowDesk, asked: Mapping[str, Any]) -> RowSelection:

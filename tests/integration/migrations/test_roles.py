@@ -38,7 +38,7 @@ INSERT INTO ferryman.described_paused (outbox, who, reason)
 SELECT o, 'ann', 'r' FROM unnest('{hooks,letters,runner}'::text[]) o;
 SELECT runner.enqueue('t', 'k', '{}');
 INSERT INTO ferryman.outbox_attempt (outbox, row_id, began_at, outcome)
-SELECT outbox, '1', now(), 'lost' FROM ferryman.described_paused;
+SELECT outbox, '1', now(), 'held' FROM ferryman.described_paused;
 INSERT INTO ferryman.inbox (consumer, id, status, hash, type, topic, partition, "offset", results)
 SELECT c, gen_random_uuid(), 'HANDLED', '', 't', 't', 0, 0, '[["t", "k", "t", "c2VjcmV0", "{}", "00000000", null]]'
 FROM unnest('{wallet,payments,payments-fulfilments,shop}'::text[]) c;
@@ -234,6 +234,8 @@ GRANT ALL ON ALL FUNCTIONS IN SCHEMA ferryman, payments, wallet, runner TO {0};
 UPDATE ferryman.bound_name SET role = '{0}';
 GRANT ferryman_consumer, ferryman_courier TO {0};
 ALTER TABLE ferryman.outbox_audit DISABLE ROW LEVEL SECURITY;
+DROP POLICY not_ended ON ferryman.outbox_attempt;
+DROP POLICY not_tried ON ferryman.outbox_attempt;
 ALTER TABLE ferryman.outbox_audit DISABLE TRIGGER signed;
 ALTER TABLE ferryman.outbox_paused DISABLE TRIGGER signed;
 ALTER TABLE ferryman.outbox_replay DISABLE TRIGGER signed;

@@ -626,7 +626,7 @@ def test_attempts_are_kept_as_long_as_the_outbox_says(hooks: HookTable, receiver
     """N12: under the role of a courier; those of another outbox stay."""
     hooks.db.execute(
         "INSERT INTO ferryman.outbox_attempt (outbox, row_id, began_at, ended_at, outcome) "
-        "SELECT name, n::text, now(), now() - make_interval(mins => n), 'failed' "
+        "SELECT name, n::text, now() - make_interval(mins => n), now(), 'failed' "
         "FROM unnest(ARRAY['hooks', 'others']) name, generate_series(59, 6100) n"
     )
     hooks.db.execute("GRANT USAGE ON SCHEMA shop TO ferryman_courier; "

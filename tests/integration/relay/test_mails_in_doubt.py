@@ -1,14 +1,15 @@
 """Mails that may have been sent, whatever people and clocks do meanwhile: none is sent twice, and none is lost."""
 
+import json
 import time
 
 import pytest
 
-from ferryman.channels.outcome import Delivered
+from ferryman.channels.outcome import Code, Delivered, Retry
+from ferryman.cli.app import run
 from ferryman.relay.admin import described_rows
 from ferryman.relay.admin.described_rows import RowDesk, RowSelection, open_rows
-from ferryman.relay.described.mails import edition_of
-from ferryman.relay.described.rows import Claimed, settling
+from ferryman.relay.described.rows import Claimed, released, settling
 from ferryman.runtime.desk import Act, Desk
 from ferryman.runtime.postgres import Connection
 from ferryman.runtime.settings_email import Email
@@ -53,7 +54,8 @@ def die_while_sending(turns: CourierTurns, db: Connection) -> Claimed:
 
 @pytest.mark.parametrize("change", [
     "status = 'PENDING'", "status = 'PENDING', attempts = 0", "status = 'PENDING', claimed_at = NULL",
-    "claimed_at = NULL",
+    "claimed_at = NULL", "status = 'PENDING', attempts = 0, error = NULL",
+    "status = 'PENDING', attempts = 0, error = NULL, claimed_at = NULL",
 ])  # fmt: skip
 def test_mail_that_sql_sets_back_while_it_is_being_sent_is_held(
     db: Connection, ferryman_database_url: str, change: str
@@ -80,6 +82,97 @@ def test_mail_that_sql_sets_back_is_sent_under_the_same_key_while_resend_knows_i
         assert until_settled(turns, db) == "SENT"
         assert len(server.sent) == 1
     assert [outcome for outcome, _ in attempts(db)] == ["lost", "delivered"]
+
+
+@pytest.mark.parametrize("change", ["status = 'SENDING'", "status = 'PENDING', attempts = 0, error = NULL"])
+def test_lost_mail_that_is_corrected_is_a_new_mail(db: Connection, ferryman_database_url: str, change: str) -> None:
+    """Its claim recorded what it was about to send, so the attempt says nothing about the corrected mail."""
+    write(db, "wrong@example.com")
+    with MailServer() as server, mailing(ferryman_database_url, by_smtp(server)) as turns:
+        die_while_sending(turns, db)
+        db.execute(f"UPDATE shop.mails SET destination = 'right@example.com', {change}")
+        assert until_settled(turns, db) == "SENT"
+        assert [each.recipients for each in server.received] == [("right@example.com",)]
+
+
+def test_attempt_that_has_not_ended_is_shown(
+    db: Connection,
+    ferryman_database_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    write(db, "ann@example.com")
+    settings = email("file", path="unused")
+    described = mail_settings(ferryman_database_url, settings).outbox["mails"]
+    monkeypatch.setenv("FERRYMAN_DATABASE_URL", ferryman_database_url)
+    monkeypatch.setenv("FERRYMAN_OUTBOX", json.dumps({"mails": described.model_dump(mode="json", exclude_unset=True)}))
+    with mailing(ferryman_database_url, settings) as turns:
+        turns.table.claim(1)
+    for form in ([], ["--json"]):
+        assert run(["outbox", "show", "--outbox", "mails", "1", *form]) == 0
+        assert "begun" in capsys.readouterr().out
+
+
+def test_mail_that_was_claimed_and_released_is_not_in_doubt(db: Connection, ferryman_database_url: str) -> None:
+    write(db, "ann@example.com")
+    with MailServer() as server, mailing(ferryman_database_url, by_smtp(server)) as turns:
+        [row] = turns.table.claim(1)
+        assert turns.table.settle([released(row)]) == {"1"}
+        assert until_settled(turns, db) == "SENT"
+
+
+def test_lost_mail_whose_log_is_gone_is_held(db: Connection, ferryman_database_url: str) -> None:
+    """N3."""
+    write(db, "ann@example.com")
+    with ResendServer() as server, mailing(ferryman_database_url, by_resend(server)) as turns:
+        die_while_sending(turns, db)
+        db.execute("TRUNCATE ferryman.outbox_attempt")
+        assert until_settled(turns, db) == "DEAD"
+        assert server.requests == []
+
+
+def test_end_of_an_attempt_that_was_taken_for_lost_is_known(db: Connection, ferryman_database_url: str) -> None:
+    """The person who decides finds it in the log."""
+    write(db, "ann@example.com")
+    with MailServer() as server, mailing(ferryman_database_url, by_smtp(server)) as turns:
+        row = die_while_sending(turns, db)
+        assert until_settled(turns, db) == "DEAD"
+        outcome = Retry("full", Code.MAILBOX_BUSY)
+        late = settling(mail_settings("", by_smtp(server)).outbox["mails"], row, outcome)._replace(outcome=outcome)
+        for _ in range(2):
+            assert turns.table.settle([late]) == set()
+            assert attempts(db) == [("failed", "MAILBOX_BUSY"), ("held", "NOT_LOOKED_UP")]
+
+
+def lose(turns: CourierTurns, db: Connection, times: int) -> None:
+    """Let a mail be lost so many times."""
+    die_while_sending(turns, db)
+    for _ in range(times - 1):
+        assert turns.table.claim_lost(1) or turns.table.claim_lost(1, twice=True)
+        db.execute("UPDATE shop.mails SET claimed_at = claimed_at - interval '1 h'")
+
+
+def test_mail_that_is_lost_on_its_last_attempt_is_settled_by_the_provider(
+    db: Connection, ferryman_database_url: str
+) -> None:
+    """N3: it is sent under the key that the provider knows."""
+    write(db, "ann@example.com")
+    with ResendServer() as server, mailing(ferryman_database_url, by_resend(server)) as turns:
+        lose(turns, db, 3)
+        assert until_settled(turns, db) == "SENT"
+        assert len(server.sent) == 1
+
+
+def test_mail_that_is_lost_each_time_is_held_in_the_end(db: Connection, ferryman_database_url: str) -> None:
+    """N8, N10: it may be what ends its process."""
+    write(db, "ann@example.com")
+    with ResendServer() as server, mailing(ferryman_database_url, by_resend(server)) as turns:
+        lose(turns, db, 4)
+        assert until_settled(turns, db) == "DEAD"
+        assert server.requests == []
+    [(error,)] = db.execute("SELECT error FROM shop.mails").fetchall()
+    assert error.startswith("in doubt")
+    assert attempts(db) == [("lost", None)] * 4
 
 
 @pytest.mark.parametrize("set_back", [False, True])
@@ -122,8 +215,22 @@ def test_lost_mail_is_in_doubt_after_a_decision_by_a_clock_that_was_ahead(
     )
     with MailServer() as server, mailing(ferryman_database_url, by_smtp(server)) as turns:
         die_while_sending(turns, db)
+        db.execute("UPDATE shop.mails SET status = 'PENDING', attempts = 0, error = NULL")
         assert until_settled(turns, db) == "DEAD"
         assert server.received == []
+
+
+def test_doubt_is_not_forgotten_for_a_decision_by_a_clock_that_was_ahead(
+    db: Connection, ferryman_database_url: str
+) -> None:
+    """N3."""
+    db.execute(
+        "INSERT INTO ferryman.outbox_attempt (outbox, row_id, began_at, outcome) "
+        "VALUES ('mails', '1', now() - interval '1 y', 'reopened'), ('mails', '1', now() - interval '2 y', 'unknown')"
+    )
+    with mailing(ferryman_database_url, email("file", path="unused")) as turns:
+        turns.service.housekeeping.forget(turns.table)
+    assert attempts(db) == [("unknown", None)]
 
 
 @pytest.mark.parametrize("corrected", [True, False])
@@ -139,7 +246,7 @@ def test_late_success_is_that_of_the_mail_that_was_sent(
             db.execute("UPDATE shop.mails SET destination = 'right@example.com'")
         by_hand = desk(db, ferryman_database_url, by_smtp(server))
         assert list(described_rows.resolve(by_hand, ONE, BY_PERSON, sent=False)) == [1]
-        late = settling(by_hand.outbox, row, Delivered())._replace(outcome=Delivered(), content=edition_of(row))
+        late = settling(by_hand.outbox, row, Delivered())._replace(outcome=Delivered(), content=row.edition)
         assert turns.table.settle([late]) == (set() if corrected else {"1"})
         assert until_settled(turns, db) == "SENT"
         assert [each.recipients for each in server.received] == ([("right@example.com",)] if corrected else [])

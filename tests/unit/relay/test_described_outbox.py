@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from ferryman.channels.outcome import Delivered, Rejected, Retry, Unavailable, Unknown
+from ferryman.channels.outcome import Delivered, Held, Rejected, Retry, Unavailable, Unknown
 from ferryman.relay.described.layout import Layout, LiveColumn, LiveTable, fit, flaws
 from ferryman.relay.described.rows import Claimed, RowEnd, released, settling
 from ferryman.relay.described.statements import compiled
@@ -84,6 +84,17 @@ def test_last_attempt_of_a_mail_that_leaves_doubt_is_left_to_a_person(why: Any) 
     mails = outbox(channel="email", words={**WORDS, "dead": "DEAD"}, retry={"count_outages": True})
     assert settling(mails, row(5), why)[1:4] == (RowEnd.GIVEN_UP, "DEAD", "in doubt: away")
     assert settling(mails, row(5), Retry("busy"))[1:4] == (RowEnd.GIVEN_UP, "DEAD", "busy")
+
+
+@pytest.mark.parametrize("why", [Retry("no"), Rejected("no"), Unavailable("no")])
+@pytest.mark.parametrize("known", [{"doubt_seconds": 0.0}, {"reference": "re-1"}])
+def test_end_of_a_mail_says_that_an_earlier_attempt_may_have_arrived(why: Any, known: Any) -> None:
+    """N3: else it would be replayed with the mails that were never sent."""
+    mails = outbox(channel="email", words={**WORDS, "dead": "DEAD"}, retry={"count_outages": True})
+    assert settling(mails, row(5)._replace(**known), why)[1:4] == (RowEnd.GIVEN_UP, "DEAD", "in doubt: no")
+    hooks = outbox(channel="http", unsigned=True, retry={"limit": 5})
+    assert settling(hooks, row(5)._replace(**known), why).error == "no", "a receiver finds duplicates by the id"
+    assert settling(hooks, row(5), Held("no")).error == "in doubt: no", "unless a channel of the user's own says so"
 
 
 def test_wait_after_a_failure_doubles() -> None:
