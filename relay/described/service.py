@@ -69,6 +69,8 @@ class DescribedOutbox:
     """The rows that were claimed when `prepare` lost the connection. If they lose it again, their leases must end."""
     _rest_seconds: float = _SHORTEST_REST_SECONDS
     """The wait until the next look while nothing happens: it doubles up to `poll_seconds`."""
+    _claimed_at: float = 0.0
+    """The time just before the last claim: the leases of its rows end later than `lease.seconds` after it."""
     _after: str | None = None
     """The destination that the last claim ended at, if it did not reach the last."""
     _fruitful: bool = False
@@ -249,7 +251,7 @@ class DescribedOutbox:
         self._full = not (room.most or self.held.paused)
         if self._full or self.held.paused or not (most := self.reports.room(room.most)):
             return []
-        began = time.monotonic()
+        self._claimed_at = began = time.monotonic()
         begun = [*room.begun, *(each.row.id for each in self.reports.unreported)]
         room = replace(room, most=most, avoided={*room.avoided, *self.held.avoided}, begun=begun)
         rows = self._claim_lost(table, room) if began >= self.lost_at else []
@@ -310,7 +312,10 @@ class DescribedOutbox:
         ]  # fmt: skip
         fit = [(row, item) for row, item in made if not isinstance(item, Retry | Rejected | NotTried)]
         self.before("send rows")
-        if fit:
+        if fit and time.monotonic() - self._claimed_at >= self.outbox.lease.seconds:
+            log.warning("leases expired before the send", outbox=self.outbox_name, rows=len(fit))
+            unsent += [SentRow(row, None, 0.0) for row, _ in fit]  # another process may have sent them meanwhile
+        elif fit:
             self.way.begin([row for row, _ in fit], [item for _, item in fit])
         return unsent
 

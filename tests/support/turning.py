@@ -51,8 +51,9 @@ class TableInMemory:
         )
     )
 
-    def claim(self, _most: int, _avoided: Collection[str] = (), _begun: Collection[str] = ()) -> list[Claimed]:
-        rows, self.due = self.due, []
+    def claim(self, _most: int, _avoided: Collection[str] = (), begun: Collection[str] = ()) -> list[Claimed]:
+        rows = [each for each in self.due if each.id not in begun]
+        self.due = []
         self.as_claimed()
         return rows
 

@@ -118,6 +118,15 @@ def test_problem_stays_while_no_report_has_succeeded(scene: Scene) -> None:
     assert scene.reports.problem is not first
 
 
+@pytest.mark.parametrize(("reports", "works"), [((Message("refused", {}, key="k", topic="t"),), True), ((), False)])
+def test_report_of_a_row_that_is_tried_again_shows_that_reports_work(scene: Scene, reports: Any, works: bool) -> None:
+    scene.told.failing = {"1"}
+    scene.settle("1")
+    refused = delivered("2")._replace(end=RowEnd.FAILED, outcome=Rejected("no", reports=reports))
+    assert scene.reports.settle(scene.table, [refused]) == {"2"}
+    assert (scene.reports.problem is None) is works
+
+
 def test_reports_that_wait_for_a_lock_rest_for_longer_than_they_took(scene: Scene) -> None:
     def slow(_: Any, __: Any) -> None:
         scene.now += 10

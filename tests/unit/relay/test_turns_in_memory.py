@@ -1,12 +1,16 @@
 """The turns of a described outbox, on a table and a way out in memory: what happens as it stops, or its way is away."""
 
 import threading
+import time
+from collections.abc import Callable
 from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from ferryman.relay.described.hooks import Hooks, SettledFailed
+from ferryman.relay.described import service
+from ferryman.relay.described.hooks import Hooks, SettledFailed, never
 from ferryman.relay.described.rows import released
 from ferryman.relay.described.table import Table
 from ferryman.relay.store.backlog import Backlog
@@ -99,3 +103,126 @@ def test_lost_connection_in_settled_is_no_failure_of_the_hook() -> None:
 
     with pytest.raises(Unreachable):
         Hooks(settled=fail).tell(table, [released(row("a"))])
+
+
+@pytest.fixture
+def wait(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Return a function by which time passes for the service, and no other way."""
+    now = [100.0]
+    monkeypatch.setattr(service, "time", SimpleNamespace(monotonic=lambda: now[0], time=time.time))
+    return lambda seconds: now.__setitem__(0, now[0] + seconds)
+
+
+@pytest.mark.parametrize(("seconds", "begun"), [(59.0, ["a", "b"]), (60.0, [])])
+def test_rows_are_not_sent_after_their_leases(wait: Callable[[float], None], seconds: float, begun: list[str]) -> None:
+    """N2: the process was suspended, and another one may have sent them meanwhile."""
+    turns = TurnsInMemory()
+    turns.run_once()
+    wait(1000)
+    turns.table.due = [row("a"), row("b", lost=True)]
+    turns.service.before = lambda step: wait(seconds) if step == "send rows" else None
+    turns.run_once()
+    assert turns.way.begun == begun
+    assert turns.ends() == ([] if begun else [("a", "released"), ("b", "released")])
+
+
+def test_row_that_waited_too_long_to_go_alone_is_released(wait: Callable[[float], None]) -> None:
+    """N2."""
+    turns = TurnsInMemory()
+    turns.table.due = [row("under way")]
+    turns.run_once()
+    turns.table.lost_twice = [row("alone", lost=True)]
+    wait(1)
+    turns.run_once()
+    wait(60)
+    turns.way.deliver("under way")
+    for _ in range(2):
+        turns.run_once()
+    assert (turns.way.begun, turns.ends()) == (["under way"], [("under way", "done"), ("alone", "released")])
+
+
+@pytest.mark.usefixtures("wait")
+def test_due_rows_go_between_rows_that_go_alone() -> None:
+    """N10."""
+    turns = TurnsInMemory()
+    turns.table.lost_twice = [row("1", lost=True)]
+    turns.run_once()
+    turns.table.lost_twice, turns.table.due = [row("2", lost=True)], [row("due")]
+    for each in ("1", "due", "2"):
+        turns.run_once()
+        assert turns.way.begun[-1] == each, "nothing else is begun before it has ended"
+        turns.way.deliver(each)
+        turns.run_once()
+        turns.run_once()
+
+
+@pytest.mark.usefixtures("wait")
+def test_rows_that_go_alone_do_not_wait_for_due_rows_that_are_not_there() -> None:
+    """The turn between them takes no rest, so a drain does not end with it."""
+    turns = TurnsInMemory()
+    turns.table.lost_twice = [row("1", lost=True)]
+    turns.run_once()
+    turns.table.lost_twice = [row("2", lost=True)]
+    turns.way.deliver("1")
+    for walks in (False, True, False):
+        turns.run_once()
+        assert turns.service._walks is walks
+    assert turns.way.begun == ["1", "2"]
+
+
+def test_lost_rows_are_looked_for_once_a_second_and_when_one_has_ended(wait: Callable[[float], None]) -> None:
+    turns = TurnsInMemory()
+    turns.table.lost = [row("1", lost=True)]
+    for _ in range(2):  # the second look finds nothing
+        turns.run_once()
+    turns.table.lost = [row("2", lost=True)]
+    turns.run_once()
+    assert turns.way.begun == ["1"]
+    turns.way.deliver("1")
+    for _ in range(2):
+        turns.run_once()
+    assert turns.way.begun == ["1", "2"], "there is room for it"
+    turns.run_once()
+    turns.table.lost = [row("3", lost=True)]
+    wait(1)
+    turns.run_once()
+    assert turns.way.begun == ["1", "2", "3"]
+
+
+@pytest.mark.usefixtures("wait")
+def test_rows_whose_report_waits_are_not_claimed() -> None:
+    """N2: a person has set one back by SQL, so it is due."""
+
+    def fail(*_: object) -> None:
+        raise Transient("locked")
+
+    turns = TurnsInMemory(Hooks(settled=fail))
+    turns.table.due = [row("a")]
+    turns.run_once()
+    turns.way.deliver("a")
+    turns.run_once()
+    assert turns.service.reports.ids == {"a"}
+    turns.service.reports.again_at = float("inf")
+    turns.table.due = [row("a"), row("b")]
+    turns.run_once()
+    assert turns.way.begun == ["a", "b"]
+
+
+def test_rows_whose_preparation_breaks_the_connection_again_wait_for_their_leases() -> None:
+    """N10: released, they would be claimed at once, and break it for ever."""
+    turns = TurnsInMemory()
+
+    def fail(*_: object) -> Any:
+        turns.table.connection.broken = True
+        raise Unreachable("lost")
+
+    released_then = list[str]()
+    for ids, breaks in (("ab", True), ("ac", True), ("c", True), ("", False), ("c", False), ("c", True), ("", False)):
+        turns.service.hooks = Hooks(prepare=fail, reads=never) if breaks else Hooks()
+        turns.table.due, turns.table.connection.broken = [row(each) for each in ids], False
+        with pytest.raises(Unreachable) if breaks else nullcontext():
+            turns.run_once()
+        released_then.append("".join(each.row.id for each in turns.table.settled))
+        turns.table.settled.clear()
+        turns.way.rows.clear()
+    assert released_then == ["", "ab", "c", "", "", "", "c"], "what went well meanwhile is released again"
