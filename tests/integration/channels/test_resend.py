@@ -99,6 +99,18 @@ def test_mail_that_alone_makes_the_provider_fail_uses_up_attempts() -> None:
     assert [type(each) for each in outcomes] == [Unavailable, Unavailable, Delivered, Unknown, Delivered]
 
 
+def test_rate_limit_is_no_failure_of_a_mail() -> None:
+    """N8: nobody looked at it, however many others got through."""
+
+    def before(request: ReceivedRequest) -> Answer | None:
+        return refusal(429, "rate_limit_exceeded") if b"unlucky" in request.body else None
+
+    with ResendServer(before=before) as server:
+        unlucky = mail("unlucky@example.com")
+        outcomes = mailed(unlucky, mail(), unlucky, mail("b@example.com"), unlucky, settings=by_resend(server))
+    assert [type(each) for each in outcomes] == [Unavailable, Delivered] * 2 + [Unavailable]
+
+
 def test_outage_uses_up_nothing() -> None:
     """N8."""
     with ResendServer(before=lambda _: refusal(500, "application_error")) as server:
@@ -142,6 +154,7 @@ def test_look_up_that_fails_is_tried_later(fault: Callable[[ReceivedRequest], An
     with ResendServer(before=fault) as server:
         [outcome] = mailed(in_doubt(mail(), 1e6, "49a3999c"), settings=by_resend(server))
     assert isinstance(outcome, Unavailable)
+    assert not outcome.in_doubt, "a question sends nothing"
 
 
 def test_key_that_may_only_send_leaves_the_look_up_to_the_window() -> None:

@@ -91,8 +91,9 @@ def test_reply_after_the_final_dot_decides(reply: str, expected: tuple[type[Outc
     assert server.received == []
 
 
-def test_refused_mail_does_not_end_the_connection() -> None:
-    with MailServer(script=at("RCPT", "550 5.1.1 unknown")) as server:
+@pytest.mark.parametrize(("command", "reply"), [("RCPT", "550 5.1.1 unknown"), ("MAIL", "452 4.3.1 disk full")])
+def test_refused_mail_does_not_end_the_connection(command: str, reply: str) -> None:
+    with MailServer(script=at(command, reply)) as server:
         mailed(mail(), mail(), mail(), settings=by_smtp(server))
     assert server.commands.count("CONNECT") == 1
     assert server.commands.count("RSET") == 2, "the server has to forget the mail before"

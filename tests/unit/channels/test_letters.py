@@ -111,6 +111,10 @@ def test_size_counts_the_bytes_of_subject_text_and_html() -> None:
     assert "email.max_bytes" in found.error
 
 
+def test_subject_that_looks_encoded_arrives_as_it_is() -> None:
+    assert parsed(letter(subject="=?utf-8?q?x?=").mime(AT))["Subject"] == "=?utf-8?q?x?="
+
+
 def test_message_has_the_headers_of_a_mail_and_its_id_comes_from_the_key() -> None:
     found = parsed(letter(subject="Grüße 🚢").mime(AT))
     assert {name: found[name] for name in ("From", "To", "Subject", "Date", "Message-ID")} == {
