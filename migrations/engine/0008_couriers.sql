@@ -54,7 +54,7 @@ REVOKE EXECUTE ON FUNCTION ferryman.outbox_forget_attempts FROM PUBLIC;
 GRANT SELECT, INSERT, DELETE, UPDATE (ended_at, outcome, code, error, reference, excerpt) ON ferryman.outbox_attempt
     TO ferryman_courier;
 CREATE POLICY not_ended ON ferryman.outbox_attempt AS RESTRICTIVE FOR UPDATE
-    USING (outcome IN ('begun', 'lost')) WITH CHECK (true);
+    USING (outcome = 'begun') WITH CHECK (outcome NOT IN ('begun', 'resolved', 'reopened'));
 CREATE POLICY not_tried ON ferryman.outbox_attempt AS RESTRICTIVE FOR DELETE USING (outcome = 'begun');
 GRANT EXECUTE ON FUNCTION ferryman.outbox_forget_attempts TO ferryman_courier;
 GRANT SELECT ON ferryman.outbox_attempt TO ferryman_monitor;

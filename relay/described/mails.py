@@ -44,18 +44,24 @@ EDITION = """encode(sha256(
     convert_to(coalesce({destination}, ''), 'UTF8') || decode('00', 'hex') || coalesce({content}, '')
 ), 'hex')"""
 
-# A row that was not tried leaves nothing in the log. The end of an attempt that was taken for lost is known after all.
+# A row that was not tried leaves nothing in the log. An attempt that was taken for lost stays so: its late end stands
+# beside it, so that the person who decides finds it, and settling it twice records it once.
 ATTEMPTS_OF_MAILS = """, logged AS (
     UPDATE ferryman.outbox_attempt a
     SET ended_at = clock_timestamp(), outcome = n.outcome, code = n.code, error = n.error, reference = n.reference,
         excerpt = n.excerpt
-    FROM n WHERE {is_attempt} AND n.outcome <> 'released'
+    FROM n WHERE {is_attempt} AND a.outcome = 'begun' AND n.outcome <> 'released'
+), late AS (
+    INSERT INTO ferryman.outbox_attempt (outbox, row_id, began_at, outcome, code, error, reference, excerpt, content)
+    SELECT {name}, a.row_id, a.began_at + interval '1 microsecond', n.outcome, n.code, n.error, n.reference, n.excerpt,
+           n.content
+    FROM n JOIN ferryman.outbox_attempt a ON {is_attempt}
+    WHERE a.outcome = 'lost' AND n.outcome <> 'released'
+    ON CONFLICT DO NOTHING
 ), not_tried AS (
-    DELETE FROM ferryman.outbox_attempt a USING n
-    WHERE {is_attempt} AND n.outcome = 'released' AND a.outcome = 'begun'
+    DELETE FROM ferryman.outbox_attempt a USING n WHERE {is_attempt} AND a.outcome = 'begun' AND n.outcome = 'released'
 )"""
-IS_ATTEMPT = """a.outbox = {name} AND a.row_id = n.id::text AND a.began_at = n.claimed_at
-      AND a.outcome IN ('begun', 'lost')"""
+IS_ATTEMPT = "a.outbox = {name} AND a.row_id = n.id::text AND a.began_at = n.claimed_at"
 
 
 def mails(_: Connection, rows: Sequence[Claimed]) -> Sequence[Any]:

@@ -66,9 +66,8 @@ def _events(known: RowFacts, where: str) -> Iterator[Event]:
     yield Event(row["created_at"], where, "recorded", {"type": row["type"] or ""})
     for each in known.history:
         said = {name: each[name] for name in ("code", "error", "reference") if each[name]}
-        yield Event(
-            each["ended_at"], where, each["outcome"], said, bad=each["outcome"] not in ("delivered", "resolved")
-        )
+        at, bad = each["ended_at"] or each["began_at"], each["outcome"] not in ("begun", "delivered", "resolved")
+        yield Event(at, where, each["outcome"], said, bad=bad)
     for act in known.acts:
         yield Event(act["at"], where, act["act"], {"by": act["who"], "reason": act["reason"]})
     if row["done_at"] and not any(each["outcome"] == "delivered" for each in known.history):

@@ -114,9 +114,13 @@ def test_worker_can_neither_delete_mails_nor_let_others_than_old_sent_ones_leave
     kept = {mail(ferryman_db, "SENT", 0.03, 0.03), mail(ferryman_db, "PENDING", 40, None)}
     ferryman_db.execute("SET ROLE ferryman_memos_worker")
     archive = "INSERT INTO memos.email_archive SELECT * FROM memos.email_archive"
-    for statement in ("DELETE FROM memos.email_outbox", archive, "DELETE FROM ferryman.outbox_attempt"):
+    for statement in ("DELETE FROM memos.email_outbox", archive):
         with pytest.raises(errors.InsufficientPrivilege):
             ferryman_db.execute(statement.encode())
+    attempt = "INSERT INTO ferryman.outbox_attempt (outbox, row_id, began_at, outcome) VALUES ('memos', '1', now(), %s)"
+    for outcome in ("lost", "begun"):
+        ferryman_db.execute(attempt, (outcome,))
+    assert ferryman_db.execute("DELETE FROM ferryman.outbox_attempt").rowcount == 1, "a claim without an attempt"
     assert ferryman_db.execute("SELECT memos.leave(0, 1000, false)").fetchone() == (0,)
     ferryman_db.execute("RESET ROLE")
     assert ids(ferryman_db, "email_outbox") == kept

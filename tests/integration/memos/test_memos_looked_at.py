@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from psycopg import conninfo, sql
+from psycopg.errors import InsufficientPrivilege
 
 from ferryman.cli.app import run
 from ferryman.runtime.errors import Exit
@@ -138,4 +139,11 @@ def test_decision_without_an_act_in_the_audit_is_refused(ferryman_db: Connection
         with pytest.raises(Exception, match="needs its act in the audit"):
             ferryman_db.execute(forged, (str(memo.mail), outcome))
     ferryman_db.execute(forged, (str(memo.mail), "lost"))
+    ferryman_db.execute(forged, (str(memo.mail), "begun"))
+    for outcome in ("reopened", "resolved"):
+        with pytest.raises(InsufficientPrivilege, match="policy"):
+            ferryman_db.execute("UPDATE ferryman.outbox_attempt SET outcome = %s", (outcome,))
+    ferryman_db.execute("UPDATE ferryman.outbox_attempt SET outcome = 'delivered'")
+    found = ferryman_db.execute("SELECT outcome FROM ferryman.outbox_attempt ORDER BY number").fetchall()
+    assert found == [("lost",), ("delivered",)], "a doubt stays"
     ferryman_db.execute("RESET SESSION AUTHORIZATION")

@@ -13,6 +13,7 @@ from ferryman.relay.described.rows import Claimed, released, settling
 from ferryman.runtime.desk import Act, Desk
 from ferryman.runtime.postgres import Connection
 from ferryman.runtime.settings_email import Email
+from ferryman.testing import stack
 from ferryman.testing.mail import MailServer
 from ferryman.testing.receiver import Answer, ReceivedRequest
 from ferryman.testing.resend import ResendServer, refusal
@@ -114,11 +115,15 @@ def test_attempt_that_has_not_ended_is_shown(
 
 
 def test_mail_that_was_claimed_and_released_is_not_in_doubt(db: Connection, ferryman_database_url: str) -> None:
+    """The role of couriers is enough for that."""
     write(db, "ann@example.com")
-    with MailServer() as server, mailing(ferryman_database_url, by_smtp(server)) as turns:
+    db.execute("GRANT USAGE ON SCHEMA shop TO ferryman_courier; GRANT SELECT, UPDATE ON shop.mails TO ferryman_courier")
+    url = stack.login(ferryman_database_url, "mails", "ferryman_courier")
+    with MailServer() as server, mailing(url, by_smtp(server)) as turns:
         [row] = turns.table.claim(1)
         assert turns.table.settle([released(row)]) == {"1"}
         assert until_settled(turns, db) == "SENT"
+    assert attempts(db) == [("delivered", None)]
 
 
 def test_lost_mail_whose_log_is_gone_is_held(db: Connection, ferryman_database_url: str) -> None:
@@ -141,7 +146,7 @@ def test_end_of_an_attempt_that_was_taken_for_lost_is_known(db: Connection, ferr
         late = settling(mail_settings("", by_smtp(server)).outbox["mails"], row, outcome)._replace(outcome=outcome)
         for _ in range(2):
             assert turns.table.settle([late]) == set()
-            assert attempts(db) == [("failed", "MAILBOX_BUSY"), ("held", "NOT_LOOKED_UP")]
+            assert attempts(db) == [("lost", None), ("held", "NOT_LOOKED_UP"), ("failed", "MAILBOX_BUSY")]
 
 
 def lose(turns: CourierTurns, db: Connection, times: int) -> None:
