@@ -1,7 +1,7 @@
 """The destinations that a courier does not try: paused by a person, or held by its own function."""
 
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from structlog.testing import capture_logs
@@ -30,10 +30,13 @@ def test_pauses_and_held_destinations_are_looked_for_once_a_second(
         asked.append(now)
         return ["http://held/"]
 
+    acts: list[tuple[Literal["pause", "resume"], str]] = [
+        ("pause", "http://one/"), ("pause", WHOLE_OUTBOX), ("resume", WHOLE_OUTBOX),
+    ]  # fmt: skip
     desk, act = Desk(hooks.db, hooks.settings.database), Act("ann", "theirs is down")
     found = []
     with hooks.courier(own) as turns, capture_logs() as logs:
-        for verb, destination in (("pause", "http://one/"), ("pause", WHOLE_OUTBOX), ("resume", WHOLE_OUTBOX)):
+        for verb, destination in acts:
             change_pause(desk, verb, "outbox", "hooks", act, destination=destination)
             for _ in range(2):
                 turns.run_once()

@@ -6,6 +6,7 @@ for subjects that need encoding alone. Everything is ASCII: no server has to off
 
 import binascii
 from datetime import datetime
+from email.header import Header
 from email.policy import SMTP
 from email.utils import format_datetime
 from functools import lru_cache
@@ -34,7 +35,9 @@ def message(
 
 
 def _subject(subject: str) -> str:
-    if subject.isascii() and len(subject) < _SHORT_CHARACTERS and "=?" not in subject:
+    if "=?" in subject:  # the library would take it for encoded already
+        return Header(subject, "utf-8", header_name="Subject").encode(linesep="\r\n")
+    if subject.isascii() and len(subject) < _SHORT_CHARACTERS:
         return subject
     return _encoded("Subject", subject)
 
