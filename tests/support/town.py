@@ -6,10 +6,10 @@ the real consumers' batches.
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import psycopg
 
@@ -25,6 +25,7 @@ from ferryman.evidence.audit import AuditBooks
 from ferryman.evidence.reconcile import Case, Repaired, repair_all
 from ferryman.evidence.sides import MAIN, DatabaseAddress, Side, Sides
 from ferryman.evidence.way import Traced
+from ferryman.migrations import chains
 from ferryman.relay.kafka import record_headers as headers
 from ferryman.relay.model import Entry
 from ferryman.runtime.desk import Act
@@ -39,6 +40,7 @@ from ferryman.services.payments.evidence.tracing import gather
 from ferryman.services.payments.payments_settings import PaymentsSettings
 from ferryman.services.payments.rules import Rules, message_id
 from ferryman.services.payments.store import Request
+from ferryman.testing import stack
 from support.paying import Desk, succeeded
 from support.relay import Failing, lane_worker
 from support.walleting import Books, Database, asked, transact
@@ -293,6 +295,17 @@ def crossing_of(*urls: str) -> Iterator[Crossing]:
     with psycopg.connect(urls[0], autocommit=True) as ours, psycopg.connect(urls[1], autocommit=True) as theirs:
         yield Crossing(Desk(ours, codecs), Books(theirs, codecs))
     active.forget()
+
+
+@contextmanager
+def bare_crossing(server: str) -> Iterator[Crossing]:
+    """Give two databases in which none of our services stand."""
+    with ExitStack() as databases:
+        names = [f"ferryman_bare_{uuid4().hex}" for _ in range(2)]
+        urls = [databases.enter_context(stack.temporary_database(server, name)) for name in names]
+        for url in urls:
+            stack.migrate(url, [chains.ENGINE])
+        yield databases.enter_context(crossing_of(*urls))
 
 
 @contextmanager

@@ -4,7 +4,6 @@ import json
 import re
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from uuid import UUID, uuid4
@@ -23,9 +22,8 @@ from ferryman.evidence.sides import Sides
 from ferryman.evidence.trace import follow, resolve, trace
 from ferryman.evidence.way import Traced
 from ferryman.services.payments.evidence.tracing import PaymentTracer
-from ferryman.testing import stack
 from support.pace import in_time
-from support.town import Crossing, crossing_of
+from support.town import Crossing, bare_crossing, crossing_of
 
 GOLDEN = Path(__file__).parent / "golden" / "message.txt"
 THERE = "FERRYMAN_DATABASE_URL=<the wallet's URL>"
@@ -166,12 +164,7 @@ def test_report_position_and_place_lead_to_their_message(crossing: Crossing) -> 
 
 
 def test_database_without_our_services_tells_of_its_messages(ferryman_postgres: str) -> None:
-    bare = [f"ferryman_bare_{uuid4().hex}" for _ in range(2)]
-    with ExitStack() as databases:
-        urls = [databases.enter_context(stack.temporary_database(ferryman_postgres, name)) for name in bare]
-        for url in urls:
-            stack.migrate(url, ["engine"])
-        crossing = databases.enter_context(crossing_of(*urls))
+    with bare_crossing(ferryman_postgres) as crossing:
         identity = place(crossing)
         assert told(traced(crossing.sides, identity)) == [
             "main appended order.placed",

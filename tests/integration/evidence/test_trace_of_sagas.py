@@ -13,11 +13,10 @@ from ferryman.evidence.saga_case import SagaTracer
 from ferryman.evidence.sides import MAIN, Sides
 from ferryman.evidence.trace import numbered, trace
 from ferryman.evidence.way import Traced
-from ferryman.migrations import chains
 from ferryman.saga.ddl import table
 from support import deliveries
 from support.orders import cyclic
-from support.town import Crossing, crossing_of
+from support.town import Crossing, bare_crossing
 
 CALLED = "shop.orders:orders"
 THERE = "FERRYMAN_DATABASE_URL=<the wallet's URL>"
@@ -49,7 +48,7 @@ def charge(_db: object, command: Received) -> Done:
 @pytest.fixture
 def shop(ferryman_postgres: str) -> Iterator[Crossing]:
     """Orders in one database, and the store and the bank on another."""
-    with crossing_of(ferryman_postgres, [chains.ENGINE]) as made:
+    with bare_crossing(ferryman_postgres) as made:
         made.desk.db.execute(table(ORDERS))
         yield made
 
