@@ -59,8 +59,9 @@ def command(context: click.Context, names: tuple[str, ...]) -> int:
     """
     settings = wiring.settings(context)
     services = wiring.services(names, settings)
-    couriers = [name for name, outbox in settings.outbox.items() if outbox.channel != "kafka" and name not in names]
-    if "relay" in names and couriers:
-        log.info("outboxes left to other processes", outboxes=couriers, command=f"ferryman run {' '.join(couriers)}")
+    ours = {getattr(each, "outbox_name", None) for each in services}  # a courier of the user's may deliver one
+    left = [name for name, outbox in settings.outbox.items() if outbox.channel != "kafka" and name not in ours]
+    if "relay" in names and left:
+        log.info("outboxes left to other processes", outboxes=left, command=f"ferryman run {' '.join(left)}")
     collect_less()
     return serve(services, settings)

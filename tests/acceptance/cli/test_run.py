@@ -199,20 +199,28 @@ def test_bug_in_a_chore_ends_its_process_and_names_its_line(ferryman: Launcher, 
     assert "chores.py:22 divide" in running.stderr.splitlines()[-1]
 
 
-def test_relay_names_the_outboxes_that_it_leaves_to_other_processes(ferryman: Launcher) -> None:
+@pytest.mark.parametrize(
+    ("beside", "left"), [((), ["memos", "hooks"]), (("memos",), ["hooks"]), (("shop:courier",), ["memos"])]
+)
+def test_relay_names_the_outboxes_that_it_leaves_to_other_processes(
+    ferryman: Launcher, beside: tuple[str, ...], left: list[str]
+) -> None:
     """Else rows that leave by HTTP or as mails would wait, and nothing would say for whom."""
+    (ferryman.folder / "shop.py").write_text("from ferryman import Courier\ncourier = Courier('own', outbox='hooks')\n")
     environment = {
         "FERRYMAN_DATABASE_URL": "postgresql://nobody@127.0.0.1:1/nothing",
         "FERRYMAN_KAFKA__BOOTSTRAP_SERVERS": "127.0.0.1:1",
         "FERRYMAN_EMAIL__PROVIDER": "file",
+        "FERRYMAN_EMAIL__PATH": "mails",
+        "FERRYMAN_EMAIL__SENDER": "memos@example.com",
         "FERRYMAN_OUTBOX": json.dumps({
-            "hooks": {"table": "shop.hooks", "channel": "http", "unsigned": True},
+            "hooks": {"table": "shop.hooks", "channel": "http", "unsigned": True, "lease": {"seconds": 65}},
             "events": {"table": "shop.events", "topic": "events", "type": "happened"},
         }),
     }  # fmt: skip
-    relay = ferryman.start("run", "relay", env=environment)
+    relay = ferryman.start("run", "relay", *beside, env=environment)
     relay.until(lambda: "left to other processes" in relay.stderr, "the line")
     said = [json.loads(line) for line in relay.stderr.splitlines() if "left to other processes" in line]
-    assert [(each["outboxes"], each["command"]) for each in said] == [(["memos", "hooks"], "ferryman run memos hooks")]
+    assert [(each["outboxes"], each["command"]) for each in said] == [(left, f"ferryman run {' '.join(left)}")]
     relay.kill()
     relay.wait()
