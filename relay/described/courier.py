@@ -33,13 +33,19 @@ GROUP BY 1, 2 HAVING count(*) = 1
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A row that has ended: it was delivered, or it is given up, for the reason that `code` and `error` say."""
+    """A row that has ended: it was delivered, or it is given up, for the reason that `code` and `error` say.
+
+    `seconds` is the duration of its last send. `after_seconds` is the wait that its destination asked for.
+    """
 
     row: Claimed
     delivered: bool
     code: str | None
     error: str | None
     reference: str | None
+    http_status: int | None = None
+    after_seconds: float | None = None
+    seconds: float = 0.0
 
 
 class Courier:
@@ -177,4 +183,5 @@ def _ended(settling: Settling) -> Ended:
     outcome, delivered = settling.outcome, settling.end is RowEnd.DONE
     reference = outcome.reference if isinstance(outcome, Delivered) else None
     code = None if outcome is None or isinstance(outcome, Delivered) else outcome.code
-    return Ended(settling.row, delivered, code, settling.error, reference)
+    status, after = (getattr(outcome, name, None) for name in ("http_status", "after_seconds"))
+    return Ended(settling.row, delivered, code, settling.error, reference, status, after, settling.seconds)

@@ -82,6 +82,8 @@ class Settling(NamedTuple):
     outcome: Outcome | None = None
     content: str | None = None
     """A hash of what was sent, for the attempt log."""
+    seconds: float = 0.0
+    """The duration of the send."""
 
     @property
     def counts(self) -> bool:

@@ -334,7 +334,7 @@ class DescribedOutbox:
             return Turn()
         settlings = [
             settling(self.outbox, each.row, each.outcome, dice=random.random(), now=time.time())._replace(
-                outcome=each.outcome, content=each.content
+                outcome=each.outcome, content=each.content, seconds=each.seconds
             )
             for each in sent
         ]

@@ -109,6 +109,7 @@ class Delivered:
 
     reference: str | None = None
     excerpt: str | None = None
+    http_status: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +120,7 @@ class Retry:
     code: Code = Code.OTHER
     after_seconds: float | None = None
     excerpt: str | None = None
+    http_status: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +131,7 @@ class Rejected:
     code: Code = Code.OTHER
     excerpt: str | None = None
     reports: tuple[Message, ...] = ()
+    http_status: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

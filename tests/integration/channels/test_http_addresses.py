@@ -47,7 +47,7 @@ def test_name_that_resolves_to_a_private_address_is_refused() -> None:
         assert sent(given, settings=STRICT, lookup=addresses("127.0.0.1")) == [REFUSED]
         assert sent(given, settings=STRICT, lookup=addresses("10.0.0.1", "127.0.0.1", "192.168.0.1")) == [REFUSED]
         assert server.connections == 0
-        assert sent(given, settings=LOCAL, lookup=addresses("127.0.0.1")) == [Delivered(excerpt="ok")]
+        assert sent(given, settings=LOCAL, lookup=addresses("127.0.0.1")) == [Delivered(excerpt="ok", http_status=200)]
 
 
 def test_name_that_means_another_address_at_the_connect_is_judged_there() -> None:
@@ -68,7 +68,7 @@ def test_name_that_means_another_address_at_the_connect_is_judged_there() -> Non
 def test_allowed_address_of_a_name_is_used_beside_a_refused_one(hosts: tuple[str, ...]) -> None:
     with RawServer(keeps_answering()) as server:
         found = sent(post(f"http://hooks.example:{server.port}/"), lookup=addresses(*hosts))
-    assert found == [Delivered(excerpt="ok")]
+    assert found == [Delivered(excerpt="ok", http_status=200)]
 
 
 @pytest.mark.parametrize("hosts", [("10.9.9.9", "127.0.0.1"), ("127.0.0.1", "10.9.9.9")])
@@ -95,7 +95,7 @@ def test_refused_address_is_in_the_log_and_not_in_the_outcome() -> None:
 def test_range_that_is_opened_is_reached() -> None:
     with RawServer(keeps_answering()) as server:
         given = post(f"http://[::ffff:127.0.0.1]:{server.port}/")
-        assert sent(given, settings=LOCAL) == [Delivered(excerpt="ok")]
+        assert sent(given, settings=LOCAL) == [Delivered(excerpt="ok", http_status=200)]
         assert sent(given, settings=Http(allow=["10.0.0.0/8"])) == [REFUSED]
 
 
@@ -116,7 +116,7 @@ def test_second_try_is_judged_like_the_first() -> None:
 
     with RawServer(serve) as server:
         first, second = sent(*[post(f"http://hooks.example:{server.port}/")] * 2, lookup=lookup)
-    assert first == Delivered(excerpt="ok")
+    assert first == Delivered(excerpt="ok", http_status=200)
     assert closing.is_set()
     assert second == REFUSED
 

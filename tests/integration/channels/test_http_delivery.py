@@ -25,7 +25,7 @@ def test_receiver_gets_the_bytes_and_a_signature_that_its_library_accepts() -> N
     body = '{"name": "Łódź"}'.encode()
     with Receiver() as receiver:
         given = post(f"{receiver.url}/in?x=1", body, secrets=(SECRET,), bearer="token", headers={"X-Shop": "7"})
-        assert sent(given) == [Delivered()]
+        assert sent(given) == [Delivered(http_status=200)]
     [request] = receiver.requests
     assert (request.method, request.path, request.body) == ("POST", "/in?x=1", body)
     assert Webhook(SECRET).verify(request.body, dict(request.headers)) is not None
@@ -75,7 +75,7 @@ def test_proxy_of_the_environment_is_not_used(monkeypatch: pytest.MonkeyPatch) -
     with Receiver() as proxy, Receiver() as receiver:
         for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
             monkeypatch.setenv(name, proxy.url)
-        assert sent(post(receiver.url)) == [Delivered()]
+        assert sent(post(receiver.url)) == [Delivered(http_status=200)]
         assert proxy.requests == []
 
 
@@ -140,7 +140,7 @@ def test_answers_and_retry_after_become_outcomes() -> None:
 
 def test_connection_is_kept_between_posts() -> None:
     with RawServer(keeps_answering()) as server:
-        assert sent(*[post(server.url)] * 10) == [Delivered(excerpt="ok")] * 10
+        assert sent(*[post(server.url)] * 10) == [Delivered(excerpt="ok", http_status=200)] * 10
         assert server.connections == 1
 
 
@@ -160,7 +160,7 @@ def test_kept_connections_that_are_closed_burn_no_attempt() -> None:
             peer.say(OK)
 
     with RawServer(serve) as server:
-        assert sent(*[post(server.url)] * 50) == [Delivered(excerpt="ok")] * 50
+        assert sent(*[post(server.url)] * 50) == [Delivered(excerpt="ok", http_status=200)] * 50
     assert len(served) == 50
 
 
@@ -178,7 +178,7 @@ def test_kept_connection_closed_at_the_second_request_is_tried_once_on_a_new_one
             peer.say(OK)
 
     with RawServer(serve) as server:
-        assert sent(*[post(server.url)] * 2) == [Delivered(excerpt="ok")] * 2
+        assert sent(*[post(server.url)] * 2) == [Delivered(excerpt="ok", http_status=200)] * 2
     assert requests == [1, 1, 2]
 
 
@@ -242,5 +242,5 @@ def test_64_slots_make_64_requests_at_once() -> None:
 
     with RawServer(serve) as server:
         began = time.monotonic()
-        assert asyncio.run(send_all(server.url)) == [Delivered(excerpt="ok")] * 64
+        assert asyncio.run(send_all(server.url)) == [Delivered(excerpt="ok", http_status=200)] * 64
         assert in_time(time.monotonic() - began, 20)

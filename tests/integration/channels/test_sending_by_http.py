@@ -38,7 +38,7 @@ def test_64_slots_with_a_destination_that_never_answers_delay_no_other() -> None
         for first in range(100, 600, 50):
             way.begin(items(well.url, range(first, first + 50), "well"))
             found = collect(way, 50)
-            assert all(each.outcome == Delivered(excerpt="ok") for each in found.values())
+            assert all(each.outcome == Delivered(excerpt="ok", http_status=200) for each in found.values())
         assert way.busy() == {"dead": 8}
         found = collect(way, 8, seconds=30)
         assert {each.outcome for each in found.values()} == {Retry("no answer within 6 s", Code.TIMED_OUT)}
@@ -89,7 +89,7 @@ def test_threads_for_names_are_bounded() -> None:
         assert way.ended(1) == []
         assert now == [8, 8]
         wait.set()
-        assert {each.outcome for each in collect(way, 30).values()} == {Delivered(excerpt="ok")}
+        assert {each.outcome for each in collect(way, 30).values()} == {Delivered(excerpt="ok", http_status=200)}
 
 
 def test_close_lets_requests_in_flight_end() -> None:
@@ -111,7 +111,7 @@ def test_close_lets_requests_in_flight_end() -> None:
         closing.start()
         go_on.set()
         closing.join(10)
-        assert [each.outcome for each in way.ended(0)] == [Delivered(excerpt="ok")]
+        assert [each.outcome for each in way.ended(0)] == [Delivered(excerpt="ok", http_status=200)]
 
 
 def test_bad_item_is_a_bug_of_the_caller_and_stops_nothing() -> None:
@@ -120,7 +120,7 @@ def test_bad_item_is_a_bug_of_the_caller_and_stops_nothing() -> None:
         found = collect(way, 2)
     assert isinstance(found["bad"].outcome, Retry)
     assert found["bad"].outcome.code == Code.CHANNEL_BUG
-    assert found["good"].outcome == Delivered(excerpt="ok")
+    assert found["good"].outcome == Delivered(excerpt="ok", http_status=200)
 
 
 def test_thousand_destinations_keep_few_connections() -> None:
@@ -142,5 +142,5 @@ def test_thousand_destinations_keep_few_connections() -> None:
         for first in range(0, 1000, 50):
             keys = range(first, first + 50)
             way.begin([Item(key, post(f"http://name-{key}.example:{server.port}/")) for key in keys])
-            assert {each.outcome for each in collect(way, 50).values()} == {Delivered(excerpt="ok")}
+            assert {each.outcome for each in collect(way, 50).values()} == {Delivered(excerpt="ok", http_status=200)}
     assert 200 < most < 700  # a slow server sees late that a connection was closed

@@ -20,7 +20,7 @@ def judged(status: int, retry_after: str | None = None, excerpt: str | None = No
 
 @pytest.mark.parametrize("status", [200, 201, 202, 204, 206, 299])
 def test_every_2xx_is_delivered(status: int) -> None:
-    assert judged(status, excerpt="ok") == Delivered(excerpt="ok")
+    assert judged(status, excerpt="ok") == Delivered(excerpt="ok", http_status=status)
 
 
 RETRIED = {

@@ -27,14 +27,14 @@ def verdict(
 ) -> Outcome:
     """Return what an answer means. `now` is the time in seconds since 1970, for dates in Retry-After."""
     if 200 <= status <= 299:
-        return Delivered(excerpt=excerpt)
+        return Delivered(excerpt=excerpt, http_status=status)
     words = f"the receiver answered {status}{_phrase(status)}"
     code = Code.SERVER_FAILED if 500 <= status <= 599 else _RETRIED.get(status)
     if code is not None:
-        return Retry(words, code, retry_after_seconds(retry_after, now, cap_seconds), excerpt)
+        return Retry(words, code, retry_after_seconds(retry_after, now, cap_seconds), excerpt, status)
     if 300 <= status <= 399:
-        return Rejected(f"{words}: redirects are not followed", Code.REDIRECTED, excerpt)
-    return Rejected(words, _REJECTED.get(status, Code.REFUSED), excerpt)
+        return Rejected(f"{words}: redirects are not followed", Code.REDIRECTED, excerpt, http_status=status)
+    return Rejected(words, _REJECTED.get(status, Code.REFUSED), excerpt, http_status=status)
 
 
 def retry_after_seconds(text: str | None, now: float, cap_seconds: float) -> float | None:
