@@ -4,6 +4,7 @@ Every process checks the level of its database when it starts. Migrations run in
 replicas may start at once.
 """
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
@@ -77,6 +78,8 @@ BEGIN
 END $$;
 """  # noqa: S608 - only our own condition is put in
 
+_BOUND_OUTBOX = re.compile(r"ferryman\.bind\('outbox', '[^']+', '(\w+)'\)")
+
 # Where Ferryman's roles have rights, there is one of its databases.
 _OPEN = f"""\
 -- migrations.open
@@ -109,10 +112,10 @@ def head(owner: str) -> str:
 
 
 def worker_role(owner: str) -> str:
-    """Return the role that delivers an owner's outbox: `ferryman_<owner>_worker` if its chain makes one."""
-    texts = [file.read_text(encoding="utf-8") for file in revisions(owner).values()]
-    worker = f"ferryman_{owner}_worker"
-    return worker if any(f"CREATE ROLE {worker} " in text for text in texts) else f"ferryman_{owner}"
+    """Return the role that delivers an owner's outbox: the one that its chain binds the outbox to."""
+    texts = "".join(file.read_text(encoding="utf-8") for file in revisions(owner).values())
+    bound = _BOUND_OUTBOX.search(texts)
+    return bound[1] if bound else f"ferryman_{owner}"
 
 
 def level(connection: Connection, wanted: Iterable[str]) -> dict[str, str | None]:

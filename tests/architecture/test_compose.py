@@ -138,7 +138,8 @@ def services_that_cannot_have_replicas(compose: Compose) -> list[str]:
 
 
 def services_that_start_too_early(compose: Compose) -> list[str]:
-    schema, ways = ("migrate", "service_completed_successfully"), {"dispatcher": [], "mailer": ["mailpit"]}
+    schema = ("migrate", "service_completed_successfully")
+    ways = {"dispatcher": [], "mailer": ["mailpit"], "webhook-worker": ["registry"]}
     return [
         name
         for name in serving(compose)
@@ -265,7 +266,7 @@ def test_every_compose_check_has_a_fault() -> None:
     assert {check for check, _, _ in FAULTS} == set(CHECKS.values())
 
 
-@pytest.mark.parametrize("name", ["dispatcher", "doctor", "mailer", "relay"])
+@pytest.mark.parametrize("name", ["dispatcher", "doctor", "mailer", "relay", "webhook-worker", "webhooks"])
 def test_our_services_know_the_addresses_of_the_servers(name: str) -> None:
     settings = settings_of(COMPOSE, name)
     assert settings.database_url

@@ -20,6 +20,7 @@ BIN = Path(sys.executable).parent
 BREACHES = {
     "rooms": ("runtime/version.py", "import ferryman.cli.app"),
     "services-are-adopters": ("services/wallet/rules.py", "import ferryman.consumer.model"),
+    "orchestrator-sends-nothing": ("services/webhooks/machine.py", "import http.client"),
     "celery-is-an-extra": ("services/runner/events.py", "import celery"),
     "runtime-is-light": ("runtime/version.py", "import sqlalchemy"),
     "http-is-an-extra": ("saga/answers.py", "import fastapi"),

@@ -1,25 +1,18 @@
-"""Machines with numbers for keys and their own names for columns, two in one schema."""
+"""Machines with numbers for keys and the columns of webhook deliveries, two in one schema."""
 
 from collections.abc import Callable
 from typing import NamedTuple
 from uuid import UUID, uuid4
 
-from ferryman import End, Go, Received, ResultSource, Saga, State
+from ferryman import Go, Received, ResultSource, Saga, State
 from ferryman.consumer.model import Record
 from ferryman.consumer.wire import hash_of
 from ferryman.saga.answers import Answer
 from ferryman.saga.engine import SagaEngine
 from ferryman.saga.guards import guards
-from ferryman.saga.machine import Columns, Machine
+from ferryman.saga.machine import Machine
+from ferryman.services.webhooks.machine import COLUMNS, STATES
 
-COLUMNS = Columns("status", "attempt_count", "final_error_code", "next_attempt_at", "updated_at")
-STATES = {
-    "Pending": State("No job yet."),
-    "InProgress": State("A job is under way."),
-    "PendingRetry": State("The last job failed."),
-    "Completed": End("Delivered."),
-    "DeadLettered": End("Given up."),
-}
 JOB = Machine(
     "delivery_job",
     "hooks.webhook_delivery_jobs",

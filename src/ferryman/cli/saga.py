@@ -33,8 +33,8 @@ def command() -> None:
       ferryman saga show shop.orders:orders ID                   how one stands, and what moves it on
       ferryman saga move shop.orders:orders --id ID --to DONE --reason 'the bank confirmed it by letter' --yes
 
-    SAGA is the module:object of a ferryman.Saga, its name if the setting `sagas` has it, or `payments`. `ferryman run
-    SAGA` runs it, and `ferryman trace ID --saga SAGA` tells the story of one.
+    SAGA is the module:object of a ferryman.Saga, its name if the setting `sagas` has it, `payments` or `webhooks`.
+    `ferryman run SAGA` runs it, and `ferryman trace ID --saga SAGA` tells the story of one.
     """
 
 

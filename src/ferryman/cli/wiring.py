@@ -281,6 +281,8 @@ def saga(name: str, found: Settings) -> Saga[Any]:
     target = load_target(known[name][0]) if name in known else _load(name)
     if not isinstance(target, Saga | type) and callable(target):
         target = target(found)
+    if isinstance(target, list | tuple):  # a saga, and what runs beside it
+        target = next((each for each in target if isinstance(each, Saga)), target)
     if not isinstance(target, Saga):
         raise Misconfigured(f"{name} is not a saga", remedy="name a ferryman.Saga, or a function that returns one")
     return target

@@ -147,6 +147,11 @@ _OF_SERVICES = (
     "runner_writer",
     "memos",
     "memos_worker",
+    "saga_orchestrator",
+    "webhook_worker",
+    "dead_letter_operator",
+    "subscription_manager",
+    "event_writer",
 )
 
 

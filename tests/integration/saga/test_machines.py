@@ -27,6 +27,10 @@ BEGIN = {
     "payment": "INSERT INTO payments.requests (uuid, wallet_id, amount, currency, due_at) "
     "VALUES (%s, gen_random_uuid(), 1, 'EUR', now())",
     "delivery": "INSERT INTO hooks.webhook_delivery_sagas (id, next_attempt_at) VALUES (%s, now())",
+    "webhook_delivery": "WITH e AS (INSERT INTO webhooks.events (type, payload) VALUES ('t', '') RETURNING id), s AS ("
+    "INSERT INTO webhooks.subscriptions (endpoint, event_types) VALUES ('https://a.example', '{t}') RETURNING id) "
+    "INSERT INTO webhooks.webhook_delivery_sagas (id, event_id, subscription_id, next_attempt_at) "
+    "VALUES (%s, (SELECT id FROM e), (SELECT id FROM s), now())",
     "delivery_job": "INSERT INTO hooks.webhook_delivery_jobs (id, next_attempt_at) VALUES (%s, now())",
 }
 NUMBERS = count(1)

@@ -1,0 +1,97 @@
+"""The orchestrator: events are routed to subscriptions, and results and times move their deliveries."""
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import psycopg
+
+from ferryman import Chore, Saga
+from ferryman.services.webhooks.machine import DeliveryRules, Job, WebhookDelivery
+from ferryman.services.webhooks.webhooks_settings import WebhooksSettings
+
+Connection: TypeAlias = "psycopg.Connection[Any]"
+
+PORTION = 1000
+"""A transaction that has made so many deliveries routes no more events."""
+
+# In one statement: an event is routed to every subscription, or waits in the queue.
+ROUTE = """\
+-- webhooks.route
+WITH taken AS (
+    DELETE FROM webhooks.unrouted WHERE event_id = (
+        SELECT u.event_id FROM webhooks.unrouted u ORDER BY u.event_id LIMIT 1 FOR UPDATE SKIP LOCKED
+    ) RETURNING event_id
+), routed AS (
+    INSERT INTO webhooks.webhook_delivery_sagas (event_id, subscription_id, next_attempt_at)
+    SELECT e.id, s.id, clock_timestamp()
+    FROM taken JOIN webhooks.events e ON e.id = taken.event_id
+    JOIN webhooks.subscriptions s ON s.active AND s.event_types @> ARRAY[e.type]
+    ORDER BY s.id
+    ON CONFLICT (event_id, subscription_id, generation) DO NOTHING
+    RETURNING 1
+)
+SELECT (SELECT count(*) FROM taken), (SELECT count(*) FROM routed)
+"""
+
+COMPLETE = """\
+-- webhooks.complete
+SELECT n.id, CASE WHEN p.active THEN coalesce(p.max_retry_limit, %(limit)s) ELSE 0 END,
+       coalesce(p.base_seconds, %(base)s)::float8, coalesce(p.cap_seconds, %(cap)s)::float8,
+       coalesce(j.ids, '{}'), coalesce(j.statuses, '{}'),
+       (SELECT a.code FROM ferryman.outbox_attempt a
+        WHERE a.outbox = 'webhook-worker' AND a.row_id = j.ids[cardinality(j.ids)]::text
+        ORDER BY a.began_at DESC LIMIT 1)
+FROM unnest(%(ids)s::bigint[], %(subscriptions)s::bigint[]) n (id, subscription_id)
+JOIN webhooks.subscriptions p ON p.id = n.subscription_id
+LEFT JOIN LATERAL (
+    SELECT array_agg(d.id ORDER BY d.attempt) AS ids, array_agg(d.status ORDER BY d.attempt) AS statuses
+    FROM webhooks.webhook_delivery_jobs d WHERE d.saga_id = n.id
+) j ON true
+"""
+
+
+def webhooks(settings: Any) -> list[Saga[WebhookDelivery] | Chore]:
+    """Return the saga of deliveries, and the chore that routes events."""
+    given: WebhooksSettings = settings.section(WebhooksSettings)
+    return [deliveries(given), routing(given)]
+
+
+def deliveries(given: WebhooksSettings) -> Saga[WebhookDelivery]:
+    """Return the saga, whose rules know the limits of each subscription and the jobs of each delivery."""
+    saga = DeliveryRules(given).saga
+    defaults = {"limit": given.max_retry_limit, "base": given.base_seconds, "cap": given.cap_seconds}
+
+    @saga.complete("limit", "base_seconds", "cap_seconds", "jobs", "last_code")
+    def complete(db: Connection, rows: Sequence[WebhookDelivery]) -> list[WebhookDelivery]:
+        values = {"ids": [row.id for row in rows], "subscriptions": [row.subscription_id for row in rows], **defaults}
+        by_id = {row.id: row for row in rows}
+        return [
+            by_id[number]._replace(
+                limit=limit, base_seconds=base, cap_seconds=cap, last_code=code,
+                jobs=tuple(map(Job, ids, statuses)),
+            )
+            for number, limit, base, cap, ids, statuses, code in db.execute(COMPLETE, values).fetchall()
+        ]  # fmt: skip
+
+    return saga
+
+
+def routing(given: WebhooksSettings) -> Chore:
+    """Return the chore that makes a delivery for each active subscription that wants an event."""
+    chore = Chore("webhooks-routing", every_seconds=given.poll_seconds)
+
+    @chore.work
+    def route(db: Connection) -> bool:
+        """Route some events. Return True if there may be more."""
+        made = 0
+        while made < PORTION:
+            taken, routed = db.execute(ROUTE).fetchone() or (0, 0)
+            if not taken:
+                return False
+            made += 1 + routed
+        return True
+
+    return chore
+
+
+MACHINE = deliveries(WebhooksSettings()).machine

@@ -1,0 +1,60 @@
+"""Rule 10.1: no statement of the orchestrator scans a table, however many deliveries there are."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from ferryman import use_schemas
+from ferryman.schemas import active
+from ferryman.services.webhooks.orchestrator import COMPLETE, ROUTE
+from support.webhooking import Database, DeliveryDesk, subscribe
+
+LARGE = """
+INSERT INTO webhooks.events (type, payload) SELECT 't', '' FROM generate_series(1, 1000);
+INSERT INTO webhooks.subscriptions (endpoint, event_types)
+SELECT 'https://a.example', '{t}' FROM generate_series(1, %(rows)s / 1000);
+INSERT INTO webhooks.webhook_delivery_sagas (event_id, subscription_id, next_attempt_at)
+SELECT e.id, s.id, now() + interval '1 h' FROM webhooks.events e, webhooks.subscriptions s WHERE s.id > 1;
+INSERT INTO webhooks.webhook_delivery_jobs (saga_id, event_id, subscription_id, attempt)
+SELECT id, event_id, subscription_id, 1 FROM webhooks.webhook_delivery_sagas;
+UPDATE webhooks.webhook_delivery_sagas SET status = 'InProgress' WHERE id % 2 = 0;
+UPDATE webhooks.webhook_delivery_sagas SET status = 'Completed', next_attempt_at = NULL WHERE id % 4 = 0;
+VACUUM ANALYZE
+"""
+
+
+@pytest.fixture
+def desk(ferryman_db: Database) -> Iterator[DeliveryDesk]:
+    use_schemas()
+    yield DeliveryDesk(ferryman_db)
+    active.forget()
+
+
+def plan(db: Database, statement: str, values: dict[str, Any]) -> str:
+    with db.transaction(force_rollback=True):
+        return "\n".join(line for (line,) in db.execute(f"EXPLAIN (ANALYZE) {statement}", values).fetchall())
+
+
+@pytest.mark.parametrize("rows", [20_000, pytest.param(1_000_000, marks=pytest.mark.prove)])
+def test_rule_10_1_transitions_and_queries_by_time_scan_no_table(desk: DeliveryDesk, rows: int) -> None:
+    db, store = desk.db, desk.engine.store
+    subscribe(db, "https://a.example", "u")
+    for statement in LARGE.split(";"):
+        db.execute(statement, {"rows": rows} if "%(" in statement else None)
+    due = "UPDATE webhooks.webhook_delivery_sagas SET next_attempt_at = now() WHERE id <= %s AND status <> 'Completed'"
+    db.execute(due, (rows // 100,))
+    db.execute("INSERT INTO webhooks.events (type, payload) VALUES ('u', '')")
+    named = {"machine": desk.engine.machine.name, "most": 500}
+    timed = {name: plan(db, getattr(store, name), named) for name in ("_due", "_next_due", "_overdue")}
+    for name, said in timed.items():
+        assert re.search(r"(on|using) (idx_saga_status_retry|webhook_delivery_due)", said), (name, said)
+    limits = {"limit": 8, "base": 1.0, "cap": 2.0, "ids": list(range(1, 51)), "subscriptions": [2] * 50}
+    others = {
+        "lock": plan(db, store._lock, {"keys": list(range(1, 51))}),
+        "route": plan(db, ROUTE.replace("%", "%%"), {}),
+        "complete": plan(db, COMPLETE, limits),
+    }
+    for name, said in (timed | others).items():
+        assert not re.search(r"Seq Scan on (webhook_|events)", said), (name, said)
