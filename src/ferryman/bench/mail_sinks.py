@@ -23,7 +23,7 @@ _SENDER = "memos@example.com"
 _DUE = 500
 _CLAIMS = 200
 
-_EMPTY = "-- bench.empty_mails\nTRUNCATE memos.email_outbox, memos.memos, ferryman.outbox_attempt"
+_EMPTY = "-- bench.empty_mails\nTRUNCATE memos.email_outbox, memos.request, memos.memos, ferryman.outbox_attempt"
 _LOAD = """\
 -- bench.load_mails
 WITH memo AS (
