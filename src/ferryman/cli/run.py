@@ -60,7 +60,8 @@ def command(context: click.Context, names: tuple[str, ...]) -> int:
     settings = wiring.settings(context)
     services = wiring.services(names, settings)
     ours = {getattr(each, "outbox_name", None) for each in services}  # a courier of the user's may deliver one
-    left = [name for name, outbox in settings.outbox.items() if outbox.channel != "kafka" and name not in ours]
+    used = wiring.asked_for(settings)
+    left = [name for name in used if settings.outbox[name].channel != "kafka" and name not in ours]
     if "relay" in names and left:
         log.info("outboxes left to other processes", outboxes=left, command=f"ferryman run {' '.join(left)}")
     collect_less()

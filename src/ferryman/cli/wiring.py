@@ -90,20 +90,26 @@ def check_email(found: Settings) -> None:
 
 def with_outboxes(found: Settings) -> Settings:
     """Add the described outboxes of the systems, unless the settings describe them otherwise."""
-    added = {
-        name: _outbox_of(system, description)
-        for system in systems()
-        if system.outboxes
-        for name, description in load_target(system.outboxes)(found).items()
-        if name not in found.outbox
-    }
+    ours = {name: (system, told) for system in systems() for name, told in _described_by(system, found).items()}
+    added = {name: _outbox_of(*each) for name, each in ours.items() if name not in found.outbox}
     for name, outbox in found.outbox.items():
-        if outbox.channel != "kafka" and name not in added and name in runs() and not _has_outbox(name):
+        if outbox.channel != "kafka" and name not in ours and name in runs() and not _has_outbox(name):
             raise Misconfigured(
                 f"`ferryman run {name}` is a service of Ferryman, and would not deliver this outbox",
                 setting=f"outbox.{name}", remedy="give the outbox another name",
             )  # fmt: skip
     return found.model_copy(update={"outbox": {**added, **found.outbox}}) if added else found
+
+
+def asked_for(found: Settings) -> list[str]:
+    """Return the outboxes that somebody uses: all but those that a system describes whether it is used or not."""
+    always = {name for system in systems() if not system.outboxes_need for name in _described_by(system, found)}
+    return [name for name in found.outbox if name not in always]
+
+
+def _described_by(system: System, found: Settings) -> Mapping[str, Any]:
+    """Return the descriptions of a system's outboxes, by name."""
+    return load_target(system.outboxes)(found) if system.outboxes else {}
 
 
 def _has_outbox(name: str) -> bool:
