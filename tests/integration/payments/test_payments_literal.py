@@ -119,7 +119,7 @@ def test_the_relay_sends_the_literal_outbox_without_configuration(desk: Desk, fe
         [row] = open_table(relay, "payments", outbox, settings.database).claim(10)
     assert (row.attempts, row.type) == (1, "wallet.deduct")
     assert with_outboxes(settings) is settings
-    assert with_outboxes(settings_class()()).outbox == {}
+    assert "payments" not in with_outboxes(settings_class()()).outbox
 
 
 def shipped(url: str, **more: Any) -> DescribedOutbox:
