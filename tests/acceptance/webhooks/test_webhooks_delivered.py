@@ -91,6 +91,7 @@ def test_deliveries_survive_every_process_killed_at_each_step(webhooks: Webhooki
 
 def test_a_result_that_was_lost_is_healed_from_the_row_of_its_job(webhooks: Webhooking) -> None:
     """N11: no restart, and no hand edit of the delivery. While a result waits to be published, it is not lost."""
+    webhooks.db.execute("DELETE FROM ferryman.outbox")  # no relay runs: what another test left would stop the time
     subscription = subscribe(webhooks.db, webhooks.receiver.url + "/lost", "lost")
     webhooks.env["FERRYMAN_WEBHOOKS__ANSWER_SECONDS"] = "1"
     webhooks.start("webhooks", "webhook-worker")
