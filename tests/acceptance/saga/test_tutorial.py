@@ -120,8 +120,9 @@ def test_every_order_of_the_tutorial_ends_once_however_its_processes_are_killed(
     assert [each.wait() for each in shop.running.values()] == [0] * len(SERVICES)
 
 
+@pytest.mark.slow
 def test_proof_of_the_page_holds(tmp_path: Path, ferryman_db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    """N1, N11."""
+    """N1, N11. This is slow because it proves three results, each crashed at each of its steps."""
     written(tmp_path, "proof")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
