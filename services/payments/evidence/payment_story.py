@@ -6,17 +6,16 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from ferryman.evidence import journey, moment, span
-from ferryman.evidence.journey import Detail, Event, Journey, Moment, StoryTeller, Times, Witness
+from ferryman.evidence import journey, span
+from ferryman.evidence.journey import ONE_BATCH_SECONDS, Detail, Event, Journey, Moment, StoryTeller, Times, Witness
 from ferryman.evidence.kafka import SeenRecord
 from ferryman.evidence.messages import InboxReceipt, OutboxEntry, StrayResult
-from ferryman.evidence.way import Ending, Traced, Way
+from ferryman.evidence.way import Ending, Traced, Way, due
 from ferryman.services.payments.evidence import case
 from ferryman.services.payments.evidence.case import ORCHESTRATOR, Booked, LedgerRow, PaymentRow, messages_of, result_of
 from ferryman.services.payments.rules import message_id
 
-_ONE_TRANSACTION_SECONDS, _ONE_BATCH_SECONDS = 60, 1
-_OVERDUE_SECONDS = 5.0
+_ONE_TRANSACTION_SECONDS = 60
 _FACTS = ("wallet_id", "amount", "currency", "fulfil", "status", "state", "reason", "attempt", "created_at",
           "changed_at", "due_at")  # fmt: skip
 
@@ -172,14 +171,9 @@ def _due(known: KnownPayment, payment: PaymentRow) -> tuple[str, str | None]:
         return "No timeout looks at it", None if waits else known.mend
     if payment.due_at is None:
         return "Nothing more happens by itself", known.mend
-    late = known.journey.age(payment.due_at)
-    if late > _OVERDUE_SECONDS:
-        said = f"It was to be looked at {span(late)} ago"
-        if known.orchestrator is not None and not known.orchestrator.processes:
-            return f"{said}, and no process of payments is connected", "ferryman run payments"
-        return said, None
     happens = "asked for again" if payment.state in ("CANCELLING", "RECALLING", "REFUNDING") else "cancelled"
-    return f"If nothing comes by {moment(payment.due_at)}, it is {happens}", None
+    processes = known.orchestrator.processes if known.orchestrator else None
+    return due(known.journey, payment.due_at, f"it is {happens}", case.NAME, processes)
 
 
 def _chain(known: KnownPayment, command: UUID, kind: str) -> Ending | None:
@@ -272,19 +266,15 @@ class _PaymentTeller(StoryTeller):
             moments += [each.decided_at for each in self.known.ledger if each.kind == kind and _by(receipt, each)]
         elif receipt.outcome == "DONE" and self.known.payment is not None:
             moved = self.known.payment.changed_at
-            moments += [moved] if 0 <= (receipt.at - moved).total_seconds() < _ONE_BATCH_SECONDS else []
+            moments += [moved] if 0 <= (receipt.at - moved).total_seconds() < ONE_BATCH_SECONDS else []
         return min(moments)
 
     def received(self, reader: Witness, receipt: InboxReceipt, detail: Detail) -> Detail:
         return {**detail, "topic": receipt.topic, "partition": receipt.partition, "offset": receipt.offset}
 
     def handled(self, reader: Witness, receipt: InboxReceipt, detail: Detail, after: Moment) -> Moment:
-        if reader.where == ORCHESTRATOR and receipt.outcome == "REFUSED":
-            more = {"answers": detail["answers"]} if "answers" in detail else {}
-            stray = StrayResult(receipt.id, receipt.reason or "", receipt.type, receipt.at)
-            return self.add(journey.applied_to_nothing(stray, ORCHESTRATOR, more), after)
         if reader.where == ORCHESTRATOR and receipt.status == "HANDLED":
-            return self.add(Event(self.began(reader, receipt), ORCHESTRATOR, "applied", detail), after)
+            return self.applied(reader, receipt, detail, after)
         untold = [each for each in self.known.ledger if each not in self.told and _by(receipt, each)]
         operation = next((each for each in untold if each.kind == case.KINDS.get(detail["type"])), None)
         if operation is None or receipt.status != "HANDLED":
@@ -311,16 +301,6 @@ class _PaymentTeller(StoryTeller):
                 said = {"type": case.COMMAND_OF[each.kind], **_done(each)}
                 self.add(Event(each.decided_at, case.WALLET, "handled", said), begun)
 
-    def ended(self, payment: PaymentRow) -> None:
-        """Tell the state, after what was applied in its own transaction."""
-        said = {} if payment.reason is None else {"reason": payment.reason}
-        applied = [
-            at for at, _, event in self._events if event.what == "applied" and event.at is not None
-            and abs((event.at - payment.changed_at).total_seconds()) < _ONE_BATCH_SECONDS
-        ]  # fmt: skip
-        ended = Event(payment.changed_at, ORCHESTRATOR, payment.state, said, bad=payment.state == case.STUCK)
-        self.add(ended, max(applied, default=None))
-
 
 def events(known: KnownPayment) -> list[Event]:
     telling, payment = _PaymentTeller(known), known.payment
@@ -332,12 +312,11 @@ def events(known: KnownPayment) -> list[Event]:
         if message := telling.messages.get(identity):
             attempt = {"attempt": message.attempt} if message.type not in case.EVENTS else {}
             telling.message(identity, {"type": message.type, **attempt}, begun)
-    for stray in known.strays:
-        if known.orchestrator is None or known.orchestrator.receipt(stray.message_id) is None:
-            telling.add(journey.applied_to_nothing(stray, ORCHESTRATOR), begun)
+    telling.unkept(known.strays, ORCHESTRATOR, begun)
     telling.booked(begun)
     if payment and payment.state != "DEDUCTING":
-        telling.ended(payment)
+        state = payment.state
+        telling.stands(payment.changed_at, ORCHESTRATOR, state, payment.reason, bad=state == case.STUCK)
     return telling.events
 
 

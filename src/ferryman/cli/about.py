@@ -7,21 +7,19 @@ import click
 from click.shell_completion import get_completion_class
 
 from ferryman.cli.app import app
-from ferryman.cli.output import json_option, print_json
+from ferryman.cli.output import CommandResult, answering
 from ferryman.runtime.version import __version__
 
 PACKAGES = ("confluent-kafka", "fastavro", "prometheus-client", "psycopg", "sqlalchemy")
 
 
 @click.command("version")
-@json_option
-def version(as_json: bool) -> None:
+@answering
+def version() -> CommandResult:
     """Print the version; with --json, those of its libraries too."""
-    if as_json:
-        packages = {name: installed(name) for name in PACKAGES}
-        print_json({"ferryman": __version__, "python": platform.python_version(), "packages": packages})
-    else:
-        click.echo(f"ferryman {__version__}")
+    packages = {name: installed(name) for name in PACKAGES}
+    data = {"ferryman": __version__, "python": platform.python_version(), "packages": packages}
+    return CommandResult(data, [f"ferryman {__version__}"])
 
 
 @click.command("completion")

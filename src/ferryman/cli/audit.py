@@ -9,7 +9,7 @@ import click
 
 from ferryman.cli import wiring
 from ferryman.cli.options import MomentType
-from ferryman.cli.output import CommandResult, json_option, say, table
+from ferryman.cli.output import CommandResult, answering, say, table
 from ferryman.evidence.audit import AuditBooks, finishing
 from ferryman.evidence.casefile import case_files
 from ferryman.evidence.sides import open_sides
@@ -32,11 +32,11 @@ _SUMS = (
               help="Only what was recorded from this time on (2025-11-18T14:00), or so long ago (2h).")  # fmt: skip
 @click.option("--until", "until", type=MomentType(),
               help="Only what was recorded before: as --since. Default: up to some seconds ago.")  # fmt: skip
-@json_option
+@answering
 @click.pass_context
 def command(
-    context: click.Context, since: datetime | timedelta | None, until: datetime | timedelta | None, as_json: bool
-) -> int:
+    context: click.Context, since: datetime | timedelta | None, until: datetime | timedelta | None
+) -> CommandResult:
     """Prove that nothing was lost and nothing taken twice: payments against the wallet's ledger, in both databases.
 
     \b
@@ -63,8 +63,7 @@ def command(
             for line in _wrong(audit.books):
                 say(line)
             raise
-    exit_code = Exit.FAILURE if books.wrongs else Exit.OK
-    return CommandResult(books.as_json(), _lines(books), exit_code).print(as_json=as_json)
+    return CommandResult(books.as_json(), _lines(books), Exit.FAILURE if books.wrongs else Exit.OK)
 
 
 class _Progress:

@@ -1,12 +1,13 @@
 """The command `ferryman bench`."""
 
+from collections.abc import Iterator
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 import click
 
 from ferryman.cli import wiring
-from ferryman.cli.output import json_option, print_json, print_table, say
+from ferryman.cli.output import CommandResult, answering, say, table
 from ferryman.runtime.errors import Exit
 
 if TYPE_CHECKING:
@@ -23,11 +24,9 @@ FULL_ENTRIES = 1_000_000
 @click.option(
     "--quick", is_flag=True, help="Measure a hundredth of everything: this shows that it works, not how well."
 )
-@json_option
+@answering
 @click.pass_context
-def command(
-    context: click.Context, *, name: str, entries: int, only: tuple[str, ...], quick: bool, as_json: bool
-) -> int:
+def command(context: click.Context, *, name: str, entries: int, only: tuple[str, ...], quick: bool) -> CommandResult:
     """Measure Ferryman against its goals: each figure beside its denominator, in the same run.
 
     Unless the settings name servers, it starts a PostgreSQL and a Kafka of its own, with ordinary settings. On named
@@ -55,19 +54,17 @@ def command(
     with opened as bench:
         where = meters.describe(bench.server_url, bench.kafka_version)
         figures = list(runs.measure(bench, name, only))
-    if as_json:
-        print_json({"figures": [figure.as_dict() for figure in figures], "machine": where})
-    else:
-        _print(figures, quick=quick)
-    return Exit.OK if all(figure.met for figure in figures) else Exit.FAILURE
+    data = {"figures": [figure.as_dict() for figure in figures], "machine": where}
+    met = all(figure.met for figure in figures)
+    return CommandResult(data, _lines(figures, quick=quick), Exit.OK if met else Exit.FAILURE)
 
 
-def _print(figures: "list[Figure]", *, quick: bool) -> None:
+def _lines(figures: "list[Figure]", *, quick: bool) -> Iterator[str]:
     marks = {True: click.style("✓", fg="green"), False: click.style("✗", fg="red")}
     rows = [
         (marks[each.met], each.name, "-" if each.value is None else f"{each.value:,.4g}", each.goal, each.unit)
         for each in figures
     ]
-    print_table(("", "figure", "value", "goal", "unit"), rows)
+    yield table(("", "figure", "value", "goal", "unit"), rows)
     if quick:
         say("this was a quick run: it shows that everything works, but its numbers say nothing about the goals")

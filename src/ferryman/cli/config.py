@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from ferryman.cli import wiring
-from ferryman.cli.output import json_option, print_json, print_table
+from ferryman.cli.output import CommandResult, answering, print_json, tabled
 from ferryman.runtime.errors import Exit, Misconfigured, env_name
 from ferryman.runtime.redaction import MASK, redact_value
 from ferryman.runtime.setting import Described, describe
@@ -23,25 +23,20 @@ def command() -> None:
 
 
 @command.command("show")
-@json_option
+@answering
 @click.pass_context
-def show(context: click.Context, as_json: bool) -> None:
+def show(context: click.Context) -> CommandResult:
     """List every setting with its value and where it comes from; secrets are masked."""
     loaded = wiring.loaded(context)
     rows = [row for setting in describe(wiring.settings_class()) for row in _rows(setting, loaded)]
-    if as_json:
-        print_json(rows)
-    else:
-        print_table(
-            ("setting", "value", "from", "meaning"),
-            [(row["name"], _shown(row["value"], row["unit"]), row["from"], row["meaning"]) for row in rows],
-        )
+    cells = ((row["name"], _shown(row["value"], row["unit"]), row["from"], row["meaning"]) for row in rows)
+    return CommandResult(rows, tabled(("setting", "value", "from", "meaning"), cells))
 
 
 @command.command("check")
-@json_option
+@answering
 @click.pass_context
-def check(context: click.Context, as_json: bool) -> int:
+def check(context: click.Context) -> CommandResult:
     """List everything that is wrong with the settings; exit 3 if something is."""
     problems: list[Any] = []
     try:
@@ -52,13 +47,9 @@ def check(context: click.Context, as_json: bool) -> int:
         problems = error.problems
     except Misconfigured as error:
         problems = [error]
-    if as_json:
-        print_json({"ok": not problems, "problems": [
-            {"message": each.message, "setting": each.setting, "remedy": each.remedy} for each in problems
-        ]})  # fmt: skip
-    else:
-        click.echo("\n".join(map(str, problems)) or "the settings are good")
-    return Exit.CONFIGURATION if problems else Exit.OK
+    told = [{"message": each.message, "setting": each.setting, "remedy": each.remedy} for each in problems]
+    lines = map(str, problems or ["the settings are good"])
+    return CommandResult({"ok": not problems, "problems": told}, lines, Exit.CONFIGURATION if problems else Exit.OK)
 
 
 @command.command("schema")

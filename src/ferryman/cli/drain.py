@@ -6,7 +6,7 @@ from dataclasses import asdict
 import click
 
 from ferryman.cli import wiring
-from ferryman.cli.output import json_option, print_json
+from ferryman.cli.output import CommandResult, answering
 from ferryman.runtime import signals
 from ferryman.runtime.errors import Exit
 from ferryman.runtime.service import collect_less
@@ -14,9 +14,9 @@ from ferryman.runtime.service import collect_less
 
 @click.command("drain")
 @click.argument("name", default="relay", metavar="[NAME]")
-@json_option
+@answering
 @click.pass_context
-def command(context: click.Context, name: str, as_json: bool) -> int:
+def command(context: click.Context, name: str) -> CommandResult:
     """Send what is pending, then exit 0: for cron and for tests.
 
     NAME is `relay` for all that goes to Kafka (the default), or the NAME of an [outbox.NAME].
@@ -36,10 +36,7 @@ def command(context: click.Context, name: str, as_json: bool) -> int:
     collect_less()
     with signals.heard(stopping.set):
         drained = wiring.drain(name, settings, stopping)
-    if as_json:
-        print_json(asdict(drained))
-    else:
-        held = f"held {drained.held} for `ferryman outbox resolve`, " if drained.held else ""
-        click.echo(f"published {drained.published}, failed {drained.failed}, {held}waiting {drained.waiting}, "
-                   f"in {drained.seconds:.1f} s")  # fmt: skip
-    return Exit.INTERRUPTED if stopping.is_set() else Exit.OK
+    held = f"held {drained.held} for `ferryman outbox resolve`, " if drained.held else ""
+    said = f"published {drained.published}, failed {drained.failed}, {held}waiting {drained.waiting}"
+    exit_code = Exit.INTERRUPTED if stopping.is_set() else Exit.OK
+    return CommandResult(asdict(drained), [f"{said}, in {drained.seconds:.1f} s"], exit_code)

@@ -3,7 +3,7 @@
 import click
 
 from ferryman.cli import wiring
-from ferryman.cli.output import json_option, print_json, print_table, say
+from ferryman.cli.output import CommandResult, json_option, say, tabled
 from ferryman.migrations import chains
 from ferryman.runtime import postgres, roles
 
@@ -39,9 +39,6 @@ def command(context: click.Context, names: str, as_sql: bool, since: str | None,
     with postgres.connect(settings, "migrate") as connection:
         for what, remedy in (*chains.unmade_roles(connection), *chains.doors(connection)):
             say(f"{what}: {remedy}")
-    if as_json:
-        print_json({"chains": moves, "granted": granted})
-    else:
-        print_table(
-            ("chain", "from", "to"), [(each["chain"] or "", each["from"] or "-", each["to"] or "-") for each in moves]
-        )
+    cells = ((each["chain"] or "", each["from"] or "-", each["to"] or "-") for each in moves)
+    answer = CommandResult({"chains": moves, "granted": granted}, tabled(("chain", "from", "to"), cells))
+    answer.print(as_json=as_json)

@@ -16,7 +16,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from ferryman.cli import wiring
-from ferryman.cli.output import CommandResult, json_option, say
+from ferryman.cli.output import CommandResult, answering, json_option, say
 from ferryman.relay.admin import described_rows
 from ferryman.relay.described.table import needed_role
 from ferryman.relay.source import source_of, sources
@@ -199,17 +199,16 @@ def reading(process: str) -> Callable[[Callable[..., CommandResult]], Callable[.
 
     def decorate(command: Callable[..., CommandResult]) -> Callable[..., int]:
         @source_option
-        @json_option
+        @answering
         @click.pass_context
         @wraps(command)
-        def run(context: click.Context, /, *, source: str | None, as_json: bool, **options: Any) -> int:
+        def run(context: click.Context, /, *, source: str | None, **options: Any) -> CommandResult:
             outbox: str | None = options.pop("outbox", None)
             opened: AbstractContextManager[Any] = (
                 open_rows(context, outbox, source) if outbox else open_desk(context, source, process)
             )
             with opened as desk:
-                answer = command(desk, **options)
-            return answer.print(as_json=as_json)
+                return command(desk, **options)
 
         return run
 

@@ -8,7 +8,7 @@ import click
 
 from ferryman.cli import options, output, wiring
 from ferryman.cli.options import Order
-from ferryman.cli.output import CommandResult, counted, json_option, nothing_changed
+from ferryman.cli.output import CommandResult, answering, counted, nothing_changed
 from ferryman.relay.admin import described_rows, row_facts, row_story, table_check
 from ferryman.relay.admin.described_rows import DELIVERED, DISCARDABLE, HELD, LOST, SENDING, RowDesk, RowSelection
 from ferryman.relay.admin.row_story import RowFacts
@@ -27,9 +27,9 @@ _LISTED = ("id", "destination", "key", "type", "status", "state", "attempts", "n
 @click.command("check", short_help="Whether a described table fits, and what would mend it.")
 @click.argument("name", metavar="NAME")
 @options.source_option
-@json_option
+@answering
 @click.pass_context
-def check(context: click.Context, name: str, source: str | None, as_json: bool) -> int:
+def check(context: click.Context, name: str, source: str | None) -> CommandResult:
     """Check a described outbox: its settings and its channel, then its table's columns, types, words, rights, indexes.
 
     \b
@@ -49,7 +49,7 @@ def check(context: click.Context, name: str, source: str | None, as_json: bool) 
     data = {"outbox": named.name, "table": named.outbox.table, "fits": not flaws,
             "flaws": [flaw._asdict() for flaw in flaws]}  # fmt: skip
     fits = f"{named.outbox.table} fits its description, and indexes serve its claims"
-    return CommandResult(data, lines or [fits], Exit.FAILURE if flaws else Exit.OK).print(as_json=as_json)
+    return CommandResult(data, lines or [fits], Exit.FAILURE if flaws else Exit.OK)
 
 
 def stats(rows: RowDesk) -> CommandResult:

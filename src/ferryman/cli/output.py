@@ -3,9 +3,10 @@
 import base64
 import json
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -41,10 +42,6 @@ def print_json(data: Any) -> None:
     click.echo(json.dumps(data, indent=2, default=str))
 
 
-def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    click.echo(table(headings, rows))
-
-
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Return a table as text. Nothing is cut, and ids stay whole to be copied.
 
@@ -66,6 +63,11 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     with console.capture() as printed:
         console.print(made)
     return printed.get().removesuffix("\n")
+
+
+def tabled(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    """Yield a table as text, which is made when it is asked for: not with --json."""
+    yield table(headings, rows)
 
 
 def say(line: str) -> None:
@@ -97,6 +99,17 @@ class CommandResult:
         if self.stopped:
             say(self.stopped)
         return Exit.PARTIAL if self.stopped else self.exit_code
+
+
+def answering(command: Callable[..., CommandResult]) -> Callable[..., int]:
+    """Return a command that prints its answer: it has --json."""
+
+    @json_option
+    @wraps(command)
+    def run(*given: Any, as_json: bool, **options: Any) -> int:
+        return command(*given, **options).print(as_json=as_json)
+
+    return run
 
 
 def story_lines(story: "Story") -> Iterator[str]:

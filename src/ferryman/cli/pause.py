@@ -7,7 +7,7 @@ import click
 
 from ferryman.cli import wiring
 from ferryman.cli.options import NAME, act_of, decorated, open_desk, open_rows, source_option, who_option
-from ferryman.cli.output import CommandResult, json_option, paused_line, say, with_iso_times
+from ferryman.cli.output import CommandResult, answering, paused_line, say, with_iso_times
 from ferryman.consumer.store import consumers
 from ferryman.migrations import rights
 from ferryman.relay.admin.described_rows import RowDesk, check_destination
@@ -27,15 +27,16 @@ _name_options = decorated(
         "--destination", metavar="DESTINATION", type=NAME, help="With --outbox: only this destination, or topic."
     ),
 )
-_common_options = decorated(who_option, source_option, json_option)
+_common_options = decorated(who_option, source_option)
 
 
 @click.command("pause")
 @_name_options
 @click.option("--reason", help="Why: shown wherever the pause is, and kept in the audit.")
 @_common_options
+@answering
 @click.pass_context
-def command(context: click.Context, /, *, name: str, **options: Any) -> None:
+def command(context: click.Context, /, *, name: str, **options: Any) -> CommandResult:
     """Stop publishing a topic, or the whole outbox, or stop a consumer, until `ferryman resume`.
 
     \b
@@ -50,15 +51,16 @@ def command(context: click.Context, /, *, name: str, **options: Any) -> None:
     Pausing twice changes nothing. With --outbox, the couriers or relays of a described table claim no rows, or none for
     that destination; rows that are being sent end as they would.
     """
-    _change(context, name, "pause", ("{} is paused", "{} was paused before"), **options)
+    return _change(context, name, "pause", ("{} is paused", "{} was paused before"), **options)
 
 
 @click.command("resume")
 @_name_options
 @click.option("--reason", help="Why, for the audit.")
 @_common_options
+@answering
 @click.pass_context
-def resume(context: click.Context, /, *, name: str, **options: Any) -> None:
+def resume(context: click.Context, /, *, name: str, **options: Any) -> CommandResult:
     """Let a topic, the whole outbox or a consumer continue after `ferryman pause`.
 
     \b
@@ -71,15 +73,15 @@ def resume(context: click.Context, /, *, name: str, **options: Any) -> None:
     waiting messages handled, in order. A topic that was paused by itself stays paused when the whole outbox continues.
     Resuming what is not paused changes nothing.
     """
-    _change(context, name, "resume", ("{} continues", "{} was not paused"), **options)
+    return _change(context, name, "resume", ("{} continues", "{} was not paused"), **options)
 
 
 def _change(
     context: click.Context, name: str, verb: Verb, said: tuple[str, str], *,
     is_topic: bool, is_consumer: bool, outbox: str | None, destination: str | None, reason: str | None,
-    who: str | None, source: str | None, as_json: bool,
-) -> None:  # fmt: skip
-    """Pause or resume, and print what is paused now."""
+    who: str | None, source: str | None,
+) -> CommandResult:  # fmt: skip
+    """Pause or resume. Return what is paused now."""
     act = act_of(who, reason, needed=False)
     if bool(name) == bool(outbox) or (outbox and (is_topic or is_consumer)) or (destination and not outbox):
         raise click.UsageError("say NAME, with --topic or --consumer; or --outbox NAME, with --destination")
@@ -97,9 +99,7 @@ def _change(
                 paused = [*read_paused(connection, "topic"), *read_paused(connection, "consumer")]
     shown = [with_iso_times({"topic": None, "consumer": None, **each}) for each in paused]
     lines = [said[0 if changed else 1].format(name), *(paused_line(_what(each), each) for each in paused)]
-    CommandResult({"changed": changed, "paused": shown}, lines if paused else [*lines, "nothing is paused"]).print(
-        as_json=as_json
-    )
+    return CommandResult({"changed": changed, "paused": shown}, lines if paused else [*lines, "nothing is paused"])
 
 
 def _change_described(rows: RowDesk, verb: Verb, destination: str | None, act: Act) -> tuple[bool, list[Row]]:

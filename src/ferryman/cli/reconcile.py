@@ -11,7 +11,7 @@ import structlog
 
 from ferryman.cli import wiring
 from ferryman.cli.options import DurationType, act_of, who_option, yes_option
-from ferryman.cli.output import CommandResult, json_option, print_table, say
+from ferryman.cli.output import CommandResult, json_option, say, table
 from ferryman.evidence.casefile import CaseFile, case_files
 from ferryman.evidence.reconcile import CASES, Case, Repair, Repaired, repair_all
 from ferryman.evidence.sides import open_sides
@@ -102,11 +102,12 @@ class _Total:
 
     def print_page(self) -> None:
         if self._page:
-            print_table(
+            page = table(
                 (self._case.noun, "pending for", "state", "cause", "repair"),
                 [(str(each.uuid), span(each.age_seconds), f"{each.state} {each.attempt}", each.cause, each.repair)
                  for each in self._page],
             )  # fmt: skip
+            click.echo(page)
             for each in self._page:
                 click.echo(f"{each.uuid}: {each.evidence}\n  {each.next}")
         self._listed = []

@@ -8,7 +8,7 @@ import click
 
 from ferryman.cli import options, output, wiring
 from ferryman.cli.options import Order
-from ferryman.cli.output import CommandResult, json_option, nothing_changed
+from ferryman.cli.output import CommandResult, answering, nothing_changed
 from ferryman.migrations import rights
 from ferryman.runtime import postgres
 from ferryman.runtime.desk import Row
@@ -88,13 +88,13 @@ def _reading(command: Callable[..., CommandResult]) -> Callable[..., int]:
 
     @_saga_argument
     @options.source_option
-    @json_option
+    @answering
     @click.pass_context
     @wraps(command)
-    def run(context: click.Context, /, *, name: str, source: str | None, as_json: bool, **asked: Any) -> int:
+    def run(context: click.Context, /, *, name: str, source: str | None, **asked: Any) -> CommandResult:
         saga = wiring.saga(name, wiring.settings(context))
         with options.open_desk(context, source, "saga") as desk:
-            return command(desk, saga, **asked).print(as_json=as_json)
+            return command(desk, saga, **asked)
 
     return run
 

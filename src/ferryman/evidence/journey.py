@@ -25,6 +25,8 @@ _UNPUBLISHED = {
 }  # fmt: skip
 _GOES_ON = ("PENDING", "REPLAYING")
 _KAFKA_TICK_SECONDS = 0.001
+ONE_BATCH_SECONDS = 1
+"""Moments of one transaction of a saga's consumer are not further apart."""
 
 Detail = Mapping[str, Any]
 Moment = datetime | None
@@ -256,6 +258,27 @@ class StoryTeller:
         done = Event(self._took(receipt), reader.where, "handled", {**detail, **answered(receipt)})
         return self.add(done, after)
 
+    def applied(self, reader: Witness, receipt: InboxReceipt, detail: Detail, after: Moment) -> Moment:
+        """Tell that a saga's consumer applied a result, or that it fitted nothing."""
+        if receipt.outcome == "REFUSED":
+            more = {"answers": detail["answers"]} if "answers" in detail else {}
+            stray = StrayResult(receipt.id, receipt.reason or "", receipt.type, receipt.at)
+            return self.add(_applied_to_nothing(stray, reader.where, more), after)
+        return self.add(Event(self.began(reader, receipt), reader.where, "applied", detail), after)
+
+    def unkept(self, strays: Sequence[StrayResult], where: str, after: Moment) -> None:
+        """Tell the results that fitted nothing and whose receipts are not kept any more."""
+        for each in strays:
+            if not any(by.receipt(each.message_id) for by in self.journey.witnesses):
+                self.add(_applied_to_nothing(each, where), after)
+
+    def stands(self, at: datetime, where: str, state: str, reason: str | None, *, bad: bool = False) -> None:
+        """Tell the state of a saga, after what was applied in its own transaction."""
+        applied = [stands for stands, _, event in self._events if event.what == "applied" and event.at is not None
+                   and abs((event.at - at).total_seconds()) < ONE_BATCH_SECONDS]  # fmt: skip
+        said = {"reason": reason} if reason else {}
+        self.add(Event(at, where, state, said, bad=bad), max(applied, default=None))
+
     def followed(self, receipt: InboxReceipt | None, identity: UUID, after: Moment) -> None:
         """Tell what was reported with the message."""
         for each in receipt.results if receipt else ():
@@ -302,7 +325,7 @@ class StoryTeller:
         return self.add(Event(each.changed_at, reader.where, each.status.lower(), acted, bad=given_up), after)
 
 
-def applied_to_nothing(stray: StrayResult, where: str, more: Detail | None = None) -> Event:
+def _applied_to_nothing(stray: StrayResult, where: str, more: Detail | None = None) -> Event:
     said = {"type": stray.type, "id": str(stray.message_id), **(more or {})}
     return Event(stray.came_at, where, f"applied to nothing: {stray.why}", said, bad=True)
 

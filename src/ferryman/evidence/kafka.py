@@ -9,16 +9,15 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from itertools import zip_longest
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 from uuid import UUID
+
+from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaException, Message, TopicPartition
 
 from ferryman.consumer.model import BY_ID, BY_SOURCE_AND_ID
 from ferryman.consumer.wire import identity, record_of
 from ferryman.runtime import kafka
 from ferryman.runtime.settings import Kafka
-
-if TYPE_CHECKING:
-    from confluent_kafka import Consumer, Message
 
 SECONDS = 3.0
 _EARLIER = timedelta(seconds=10)
@@ -66,8 +65,6 @@ def look(settings: Kafka, wanted: Sequence[SoughtRecord], seconds: float = SECON
     A record whose place is known is read by itself. Any other is looked for from the time it was appended on, in all
     partitions.
     """
-    from confluent_kafka import Consumer
-
     given = {"group.id": "ferryman-trace", "enable.auto.commit": False, "auto.offset.reset": "error",
              "enable.partition.eof": False, "fetch.wait.max.ms": 50}  # fmt: skip
     with kafka.translated(), closing(Consumer(kafka.client_config(settings, "trace", **given))) as client:
@@ -78,8 +75,6 @@ def groups_gone(
     settings: Kafka, wanted: Collection[tuple[str, str]], seconds: float = SECONDS
 ) -> frozenset[tuple[str, str]]:
     """Return those of these groups that have no offset of their topic, or only such whose records were deleted."""
-    from confluent_kafka import OFFSET_BEGINNING
-
     until = time.monotonic() + seconds
 
     def gone(group: str, topic: str) -> bool:
@@ -108,7 +103,7 @@ class _Span:
 
 @dataclass(slots=True)
 class _Look:
-    client: "Consumer"
+    client: Consumer
     settings: Kafka
     until: float
     found: dict[UUID, list[SeenRecord]] = field(default_factory=lambda: defaultdict(list))
@@ -132,8 +127,6 @@ class _Look:
         """Yield its place, or else every partition from when the message was appended to the end: only the producer
         knew its partition.
         """
-        from confluent_kafka import OFFSET_END
-
         if each.place is not None:
             yield _Span(each.topic, *each.place, each.place[1] + 1)
             return
@@ -152,8 +145,6 @@ class _Look:
             self._round({(each.topic, each.partition): each for each in together if each is not None}, ids)
 
     def _round(self, spans: dict[tuple[str, int], _Span], ids: set[UUID]) -> None:
-        from confluent_kafka import TopicPartition
-
         self.client.assign([TopicPartition(*place, each.offset) for place, each in spans.items()])
         while any(not each.done for each in spans.values()) and time.monotonic() < self.until:
             for message in self.client.consume(_BATCH, 0.1):
@@ -161,7 +152,7 @@ class _Look:
                 if (each := spans.get(place)) is not None:
                     self._taken(message, each, ids)
 
-    def _taken(self, message: "Message", of: _Span, ids: set[UUID]) -> None:
+    def _taken(self, message: Message, of: _Span, ids: set[UUID]) -> None:
         offset = message.offset()
         if message.error() is not None or offset is None or of.done:
             of.done = True  # its offset is not there any more
@@ -185,26 +176,24 @@ class _Look:
         ]
 
 
-def _identities(message: "Message") -> Iterator[UUID]:
+def _identities(message: Message) -> Iterator[UUID]:
     """Yield the ids that receipts may have for a record: `Consumer(id_from=...)` chooses one."""
     record = record_of(message)
     yield identity(record, BY_ID)
     yield identity(record, BY_SOURCE_AND_ID)
 
 
-def _committed(client: "Consumer", topic: str, numbers: Iterable[int], until: float) -> dict[int, int]:
+def _committed(client: Consumer, topic: str, numbers: Iterable[int], until: float) -> dict[int, int]:
     """Return the offset that the client's group has committed of each partition, negative if there is none."""
     places = [(topic, number) for number in numbers]
     read = kafka.committed(client, places, _left(until)) if places else {}
     return {number: offset for (_, number), offset in read.items()}
 
 
-def _offsets(client: "Consumer", topic: str, numbers: Iterable[int], at: int, until: float) -> dict[int, int]:
+def _offsets(client: Consumer, topic: str, numbers: Iterable[int], at: int, until: float) -> dict[int, int]:
     """Return the first offset of each partition from a time on, negative if there is none; or that of its beginning or
     its end, which the protocol asks for as a time too.
     """
-    from confluent_kafka import KafkaException, TopicPartition
-
     places = [TopicPartition(topic, number, at) for number in numbers]
     found = client.offsets_for_times(places, timeout=_left(until)) if places else []
     if failed := [each.error for each in found if each.error]:
@@ -222,8 +211,6 @@ def lags(settings: Kafka, topics: Mapping[str, str], answer_seconds: float) -> d
 
     A leader or coordinator that is just being elected is asked again, for as long as an answer may take.
     """
-    from confluent_kafka import KafkaException
-
     if not settings.bootstrap_servers:
         return {}
     until = time.monotonic() + settings.timeout_seconds
@@ -239,8 +226,6 @@ def lags(settings: Kafka, topics: Mapping[str, str], answer_seconds: float) -> d
 
 def _lag(settings: Kafka, topic: str, group: str, answer_seconds: float) -> Lag:
     """Compare offsets. What is younger than an answer may take is on its way, however much of it there is."""
-    from confluent_kafka import OFFSET_BEGINNING, OFFSET_END
-
     until = time.monotonic() + settings.timeout_seconds
     old = int((datetime.now(UTC) - timedelta(seconds=answer_seconds)).timestamp() * 1000)
     with closing(kafka.group_client(settings, "reconcile", group)) as client:

@@ -7,12 +7,12 @@ from datetime import datetime
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from ferryman.evidence import moment, span
-from ferryman.evidence.journey import Detail, Event, Journey, Moment, StoryTeller, Witness, applied_to_nothing
+from ferryman.evidence import moment
+from ferryman.evidence.journey import ONE_BATCH_SECONDS, Detail, Event, Journey, Moment, StoryTeller, Witness
 from ferryman.evidence.messages import InboxReceipt, StrayResult, has_table, reader
 from ferryman.evidence.sides import Side, Sides, database_of
 from ferryman.evidence.trace import AskKafka, Hint, follow, passed
-from ferryman.evidence.way import Ending, Traced, stop
+from ferryman.evidence.way import OVERDUE_SECONDS, Ending, Traced, due, stop
 from ferryman.message import Message
 from ferryman.runtime.errors import FerrymanError
 from ferryman.runtime.times import iso
@@ -23,7 +23,6 @@ from ferryman.saga.declaration import Saga
 
 _ATTEMPTS, _VISITS = 32, 50
 """More attempts and visits of a state than most sagas make."""
-_ONE_BATCH_SECONDS, _OVERDUE_SECONDS = 1, 5.0
 
 
 class SentCommand(NamedTuple):
@@ -209,18 +208,13 @@ def _asked_for(known: KnownSaga) -> Ending | None:
 
 def _due(known: KnownSaga) -> tuple[str, str | None]:
     """Say what happens by itself, and when; and what a person runs if nothing does."""
-    story, due = known.story, known.story.due_at
-    if due is None or iso(due) == "infinity":
+    at, heard_at = known.story.due_at, known.story.heard_at
+    if at is None or iso(at) == "infinity":
         return _never_due(known)
-    late = known.journey.age(due)
-    if late <= _OVERDUE_SECONDS:
-        return f"If nothing comes by {moment(due)}, {_happens(known)}", None
-    said = f"It was to be looked at {span(late)} ago"
-    if not known.processes:
-        return f"{said}, and no process of {known.called} is connected", f"ferryman run {known.called}"
-    if story.heard_at is not None and story.heard_at < due:
-        return f"{said}, but its time stands still since {moment(story.heard_at)}: somebody does not listen", None
-    return said, None
+    said, following = due(known.journey, at, _happens(known), known.called, known.processes)
+    if following is None and known.journey.age(at) > OVERDUE_SECONDS and heard_at is not None and heard_at < at:
+        said += f", but its time stands still since {moment(heard_at)}: somebody does not listen"
+    return said, following
 
 
 def _never_due(known: KnownSaga) -> tuple[str, str | None]:
@@ -263,24 +257,13 @@ class _SagaTeller(StoryTeller):
         answer, entries = self.journey.entry(receipt.id), map(self.journey.entry, self.known.asked)
         moved = [each.created_at for each in entries if each]
         moved += [self.known.row["changed_at"]] if self.known.row else []
-        mine = (at for at in moved if 0 <= (began - at).total_seconds() < _ONE_BATCH_SECONDS)
+        mine = (at for at in moved if 0 <= (began - at).total_seconds() < ONE_BATCH_SECONDS)
         return max((at for at in mine if answer is None or at > answer.created_at), default=began)
 
     def handled(self, reader: Witness, receipt: InboxReceipt, detail: Detail, after: Moment) -> Moment:
         if reader.consumer not in self.known.consumers or receipt.status != "HANDLED":
             return super().handled(reader, receipt, detail, after)
-        if receipt.outcome == "REFUSED":
-            stray = StrayResult(receipt.id, receipt.reason or "", receipt.type, receipt.at)
-            return self.add(applied_to_nothing(stray, reader.where), after)
-        return self.add(Event(self.began(reader, receipt), reader.where, "applied", detail), after)
-
-    def stands(self) -> None:
-        """Tell the state, after what was applied in its own transaction."""
-        row, at = self.known.row, self.known.row["changed_at"]
-        applied = [stands for stands, _, event in self._events if event.what == "applied" and event.at is not None
-                   and abs((event.at - at).total_seconds()) < _ONE_BATCH_SECONDS]  # fmt: skip
-        said = {"reason": row["reason"]} if row["reason"] else {}
-        self.add(Event(at, self.known.side.name, row["state"], said), max(applied, default=None))
+        return self.applied(reader, receipt, detail, after)
 
 
 def _events(known: KnownSaga) -> Sequence[Event]:
@@ -291,9 +274,7 @@ def _events(known: KnownSaga) -> Sequence[Event]:
     reported = {each for by in known.journey.witnesses for receipt in by.receipts for each in receipt.results}
     for identity in [each for each in known.answers if each in told and each not in reported]:
         telling.message(identity, {}, None)
-    for stray in known.strays():
-        if not any(each.receipt(stray.message_id) for each in known.journey.witnesses):
-            telling.add(applied_to_nothing(stray, known.side.name), None)
-    if known.row:
-        telling.stands()
+    telling.unkept(known.strays(), known.side.name, None)
+    if row := known.row:
+        telling.stands(row["changed_at"], known.side.name, row["state"], row["reason"])
     return telling.events

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -9,10 +10,11 @@ from ferryman.evidence.journey import Event, Journey, Moment, Witness
 from ferryman.evidence.kafka import SeenRecord
 from ferryman.evidence.messages import InboxReceipt, OutboxEntry
 from ferryman.runtime.desk import Story
-from ferryman.runtime.times import span
+from ferryman.runtime.times import moment, span
 
 _STAYS = "nothing goes on by itself, and no command helps"
 _AGAIN = f"{_STAYS}: its writer may send it again, under another id"
+OVERDUE_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +178,19 @@ class Way:
 
     def _ending(self, why: str, command: str | None, at: Witness | None) -> Ending:
         return Ending("", why, command, at.where if at and command else "")
+
+
+def due(journey: Journey, at: datetime, happens: str, name: str, processes: int | None) -> tuple[str, str | None]:
+    """Say what happens to a saga by itself, and when; and what a person runs if nothing looks at it. `processes` are
+    those that handle its timeouts, None if nobody knows.
+    """
+    late = journey.age(at)
+    if late <= OVERDUE_SECONDS:
+        return f"If nothing comes by {moment(at)}, {happens}", None
+    said = f"It was to be looked at {span(late)} ago"
+    if processes == 0:
+        return f"{said}, and no process of {name} is connected", f"ferryman run {name}"
+    return said, None
 
 
 def conclude(journey: Journey, identity: UUID) -> Ending:
