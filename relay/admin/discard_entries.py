@@ -1,6 +1,7 @@
 """Discards entries: they are never published, and the entries that waited behind them continue."""
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ferryman.relay.admin import entries
@@ -26,14 +27,6 @@ class DiscardPlan:
         return sum(self.by_status.values())
 
 
-@dataclass(slots=True)
-class DiscardProgress:
-    """The progress of a discard."""
-
-    entries: int = 0
-    keys_released: int = 0
-
-
 def plan(desk: Desk, selection: EntrySelection) -> DiscardPlan:
     """Count the entries that would be discarded, and those among named ones that cannot be."""
     statuses = selection.statuses or DISCARDABLE
@@ -44,8 +37,8 @@ def plan(desk: Desk, selection: EntrySelection) -> DiscardPlan:
     return DiscardPlan(by_status, {status: n for status, n in named.items() if status not in statuses}, keys, last)
 
 
-def discard(desk: Desk, selection: EntrySelection, act: Act, *, last: int, progress: DiscardProgress) -> None:
-    """Discard the selected entries up to a position.
+def discard(desk: Desk, selection: EntrySelection, act: Act, *, last: int) -> Iterator[tuple[int, int]]:
+    """Discard the selected entries up to a position. Yield how many, and how many parked keys continue, by chunk.
 
     From the last to the first, because the first entry of a parked key holds back the others: no selected entry is
     released by the discard of another.
@@ -64,5 +57,4 @@ def discard(desk: Desk, selection: EntrySelection, act: Act, *, last: int, progr
             exceptions.release_keys(connection, parked, 1)
             if discarded:
                 audit(connection, "discard", act, said=meant.as_json(), entries=discarded)
-        progress.entries += discarded
-        progress.keys_released += len(parked)
+        yield discarded, len(parked)

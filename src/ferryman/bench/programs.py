@@ -2,9 +2,9 @@
 
 import json
 import time
-import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import partial
 from typing import Any, NamedTuple
 
 import psutil
@@ -12,7 +12,7 @@ import psutil
 from ferryman.bench import meters
 from ferryman.bench.servers import Bench
 from ferryman.testing import places
-from ferryman.testing.process import FERRYMAN, Process
+from ferryman.testing.process import FERRYMAN, Process, answers_http
 
 _STOP_SECONDS = 30
 
@@ -91,7 +91,8 @@ def service(bench: Bench, name: str, database_url: str, **more: str) -> Iterator
     """Start `ferryman run NAME`, wait until it says that it is ready, and stop it at the end."""
     port = places.free_port()
     environment = bench.ferryman_environment(database_url, FERRYMAN_HEALTH__PORT=str(port), **more)
-    with running(name, [*FERRYMAN, "run", name], environment, ready=lambda: _is_ready(port)) as program:
+    ready = partial(answers_http, f"http://127.0.0.1:{port}/readyz")
+    with running(name, [*FERRYMAN, "run", name], environment, ready=ready) as program:
         program.await_ready()
         yield program
         if program.pid is None:
@@ -99,14 +100,6 @@ def service(bench: Bench, name: str, database_url: str, **more: str) -> Iterator
         program.stop(seconds=_STOP_SECONDS)
         if program.exit_code:
             raise program.failure(f"ended with {program.exit_code}, at most {_STOP_SECONDS} s after SIGTERM")
-
-
-def _is_ready(port: int) -> bool:
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=1) as answer:
-            return bool(answer.status == 200)
-    except OSError:
-        return False
 
 
 class MemorySample(NamedTuple):

@@ -4,7 +4,6 @@ Its turns are also measured without Kafka, by its own functions that claim, read
 read, and what a claim costs after many windows.
 """
 
-import json
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -16,7 +15,7 @@ import psycopg
 from ferryman.bench import goals, journal, meters, programs
 from ferryman.bench.goals import Figure, percentile
 from ferryman.bench.meters import Connection, MeasurementFailed
-from ferryman.bench.programs import MemorySample, Program
+from ferryman.bench.programs import MemorySample
 from ferryman.bench.servers import Bench, ratio
 from ferryman.relay.lanes import idle_seconds
 from ferryman.relay.model import LANES, Walk, Window, walks
@@ -75,7 +74,7 @@ def _drain(bench: Bench, url: str, connection: Connection) -> tuple[float, float
     journal.rewind(connection)
     before, _ = meters.counters(connection)
     with programs.drain(bench, url) as program:
-        seconds = _drained(program, entries)
+        seconds = programs.drained_seconds(program.result(_patience(entries)), entries)
     after, _ = meters.counters(connection)
     return entries / seconds, (after - before) / entries
 
@@ -106,7 +105,7 @@ def memory(bench: Bench) -> Iterator[Figure]:
         every = 0.01 if bench.scale.quick else 0.1
         with programs.drain(bench, url) as program:
             samples = programs.sampled(program, partial(meters.settled, connection), every, _patience(entries))
-            _drained(program, entries)
+            programs.drained_seconds(program.result(_patience(entries)), entries)
     early = [sample.resident_mb for sample in samples if sample.progress >= entries / 50]
     late = [sample.resident_mb for sample in samples if sample.progress >= entries * 0.9]
     first_rate = _rate_between(samples, 0.005 * entries, 0.1 * entries)
@@ -129,14 +128,6 @@ def _rate_between(samples: Sequence[MemorySample], start: float, end: float) -> 
     if not before or not after:
         return None
     return (after[0].progress - before[-1].progress) / (after[0].at - before[-1].at)
-
-
-def _drained(program: Program, entries: int) -> float:
-    """Wait until the drain has published so many entries, and return its seconds."""
-    result = program.result(_patience(entries))
-    if result["published"] != entries or result["failed"]:
-        raise MeasurementFailed(f"the drain of {entries} entries reports {json.dumps(result)}")
-    return float(result["seconds"])
 
 
 def _patience(entries: int) -> float:

@@ -9,7 +9,7 @@ import click
 
 from ferryman.cli import options
 from ferryman.cli.options import Order
-from ferryman.cli.output import counted, nothing_changed, say
+from ferryman.cli.output import CommandResult, counted, nothing_changed, say
 from ferryman.consumer.admin import requeue as requeues
 from ferryman.consumer.admin.messages import REQUEUED, SelectedMessages, known_consumers
 from ferryman.consumer.admin.requeue import RequeueCounts
@@ -76,7 +76,7 @@ def _was_requeued(record: RejectedRecord, more: str = "") -> FerrymanError:
 @click.command("requeue", short_help="Publish rejected messages again, for their consumer alone.")
 @message_options
 @options.act_options
-def requeue(order: Order, **asked: Any) -> int:
+def requeue(order: Order, **asked: Any) -> CommandResult:
     """Publish rejected messages again, for their consumer alone, once the cause is mended.
 
     \b
@@ -107,7 +107,7 @@ def requeue(order: Order, **asked: Any) -> int:
                 "by_code": plan.by_code, "refused": plan.refused, "topics": topics, "missing_topics": missing,
             }  # fmt: skip
             partial = order.yes and plan.refused
-            return order.answer(data, _plan_lines(plan, selection, missing), Exit.PARTIAL if partial else Exit.OK)
+            return CommandResult(data, _plan_lines(plan, selection, missing), Exit.PARTIAL if partial else Exit.OK)
         requeues.rehearse(desk, selection, order.act)
         created = _create_topics(kafka, plan)
         done = RequeueCounts()
@@ -118,7 +118,7 @@ def requeue(order: Order, **asked: Any) -> int:
         "topics": topics, "created": created,
     }  # fmt: skip
     said = f"{done.messages:,} messages of {selection.consumer} requeued, to {', '.join(topics)}"
-    return order.answer(data, [said, *_refused_lines(done)], Exit.PARTIAL if done.refused else Exit.OK)
+    return CommandResult(data, [said, *_refused_lines(done)], Exit.PARTIAL if done.refused else Exit.OK)
 
 
 def _check(desk: Desk, selection: SelectedMessages) -> None:
@@ -176,7 +176,7 @@ def _refused_lines(counts: RequeueCounts) -> Iterator[str]:
 @click.command("discard", short_help="Give rejected messages up.")
 @message_options
 @options.act_options
-def discard(order: Order, **asked: Any) -> int:
+def discard(order: Order, **asked: Any) -> CommandResult:
     """Give rejected messages up: they have no effect, even if they come again.
 
     \b
@@ -197,16 +197,16 @@ def discard(order: Order, **asked: Any) -> int:
         done = requeues.discard(desk, selection, order.act) if order.yes and plan else None
     data = {"dry_run": not order.yes, "consumer": selection.consumer or None}
     if done is not None:
-        return order.answer(data | {"messages": done}, [f"{done:,} messages of {selection.consumer} discarded"])
+        return CommandResult(data | {"messages": done}, [f"{done:,} messages of {selection.consumer} discarded"])
     lines = [_planned("discard", plan, selection), nothing_changed(plan.total())]
-    return order.answer(data | {"messages": plan.total(), "by_code": plan}, lines)
+    return CommandResult(data | {"messages": plan.total(), "by_code": plan}, lines)
 
 
 @click.command("rebase", short_help="Let a consumer begin at Kafka's offsets, whatever this database knows.")
 @click.option("--consumer", required=True, metavar="NAME", help="The consumer. None of its processes may run.")
 @click.option("--topic", metavar="TOPIC", help="Only the partitions of this topic.")
 @options.act_options
-def rebase(order: Order, *, consumer: str, topic: str | None) -> int:
+def rebase(order: Order, *, consumer: str, topic: str | None) -> CommandResult:
     """Let a consumer begin at Kafka's offsets, whatever this database knows.
 
     \b
@@ -236,6 +236,6 @@ def rebase(order: Order, *, consumer: str, topic: str | None) -> int:
             audit(connection, "rebase", order.act, said={"consumer": consumer, "topic": topic}, entries=count)
     data = {"dry_run": not order.yes, "consumer": consumer, "topic": topic, "partitions": count}
     if order.yes:
-        return order.answer(data, [f"{consumer} begins at Kafka's offsets in {count:,} partitions"])
+        return CommandResult(data, [f"{consumer} begins at Kafka's offsets in {count:,} partitions"])
     lines = [f"would let {consumer} begin at Kafka's offsets in {count:,} partitions", nothing_changed(count)]
-    return order.answer(data, lines)
+    return CommandResult(data, lines)

@@ -4,7 +4,7 @@ import os
 import pwd
 import re
 import socket
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -16,13 +16,13 @@ import click
 from click.shell_completion import CompletionItem
 
 from ferryman.cli import wiring
-from ferryman.cli.output import CommandResult, answering, json_option, say
+from ferryman.cli.output import CommandResult, answering, say
 from ferryman.relay.admin import described_rows
 from ferryman.relay.described.table import needed_role
 from ferryman.relay.source import source_of, sources
 from ferryman.runtime import postgres, roles
 from ferryman.runtime.desk import Act, Desk
-from ferryman.runtime.errors import Exit, Misconfigured, Transient
+from ferryman.runtime.errors import Misconfigured, Transient
 from ferryman.runtime.settings import Settings
 from ferryman.runtime.settings_relay import source_setting
 from ferryman.runtime.times import EndlessTimes
@@ -217,13 +217,12 @@ def reading(process: str) -> Callable[[Callable[..., CommandResult]], Callable[.
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """The options of an act by hand: by whom and why, whether to do it, where, and how to print the result."""
+    """The options of an act by hand: by whom and why, whether to do it, and where."""
 
     context: click.Context
     act: Act
     yes: bool
     source: str | None
-    as_json: bool
     outbox: str | None = None
 
     def desk(self, process: str) -> AbstractContextManager[Desk]:
@@ -233,30 +232,24 @@ class Order:
         assert self.outbox is not None
         return open_rows(self.context, self.outbox, self.source)
 
-    def answer(self, data: Any, lines: Iterable[str], exit_code: Exit = Exit.OK) -> int:
-        """Print what was done or would be done, and return the exit code."""
-        return CommandResult(data, lines, exit_code).print(as_json=self.as_json)
 
+def act_options(command: Callable[..., CommandResult]) -> Callable[..., int]:
+    """Add the options of every act by hand, and hand them to the act as its order."""
 
-def acting(command: Callable[..., int]) -> Callable[..., int]:
-    """Hand the options of `act_options` to an act as its order."""
-
+    @reason_option
+    @who_option
+    @yes_option
+    @source_option
+    @answering
     @click.pass_context
     @wraps(command)
     def run(
-        context: click.Context, /, *, reason: str | None, who: str | None, yes: bool, source: str | None, as_json: bool,
-        **options: Any,
-    ) -> int:  # fmt: skip
+        context: click.Context, /, *, reason: str | None, who: str | None, yes: bool, source: str | None, **options: Any
+    ) -> CommandResult:
         outbox = options.pop("outbox", None)
-        return command(Order(context, act_of(who, reason, needed=yes), yes, source, as_json, outbox), **options)
+        return command(Order(context, act_of(who, reason, needed=yes), yes, source, outbox), **options)
 
     return run
-
-
-def act_options(command: Callable[..., int]) -> Callable[..., int]:
-    """Add the options of every act by hand, and hand them over as its order."""
-    options = decorated(reason_option, who_option, yes_option, source_option, json_option)
-    return options(acting(command))
 
 
 def refuse_everything(asked: Mapping[str, Any], which: str) -> None:

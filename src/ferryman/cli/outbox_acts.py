@@ -11,10 +11,10 @@ import click
 
 from ferryman.cli import options, outbox_rows
 from ferryman.cli.options import JournalType, Order
-from ferryman.cli.output import counted, json_option, nothing_changed, say
+from ferryman.cli.output import CommandResult, counted, nothing_changed, say
 from ferryman.relay.admin import discard_entries, entries
 from ferryman.relay.admin import replay as replays
-from ferryman.relay.admin.discard_entries import DISCARDABLE, DiscardPlan, DiscardProgress
+from ferryman.relay.admin.discard_entries import DISCARDABLE, DiscardPlan
 from ferryman.relay.admin.entries import DISCARDED, FAILED, PENDING, PUBLISHED, REPLAYING, EntrySelection
 from ferryman.relay.admin.replay import REPLAYABLE, Replay
 from ferryman.relay.store.kafka_cluster import forget_cluster
@@ -78,17 +78,12 @@ def entry_selection(desk: Desk, asked: Mapping[str, Any]) -> EntrySelection:
 @click.command("replay", short_help="Publish entries once more, with the same ids.")
 @entry_options(REPLAYABLE, default="PUBLISHED and FAILED")
 @click.option("--rate", type=click.FloatRange(min=0.01, max=1e9), help="The most entries a second. Default: no limit.")
-@options.reason_option
-@options.who_option
-@options.yes_option
 @click.option("--wait", is_flag=True, help="Wait until the relay has published them all.")
 @click.option(
     "--resume", type=click.IntRange(1, 2**63 - 1), metavar="REPLAY", help="Continue a replay that was stopped."
 )
-@options.source_option
-@json_option
-@options.acting
-def replay(order: Order, *, rate: float | None, wait: bool, resume: int | None, **asked: Any) -> int:
+@options.act_options
+def replay(order: Order, *, rate: float | None, wait: bool, resume: int | None, **asked: Any) -> CommandResult:
     """Publish entries once more, with the same ids and bytes: failed ones, or published ones that are still retained.
 
     \b
@@ -119,7 +114,7 @@ def replay(order: Order, *, rate: float | None, wait: bool, resume: int | None, 
         if resume is not None:
             stopped = replays.load(desk, resume)
             stopped.rate = rate or stopped.rate
-            return _queue(desk, order, stopped, None, {}, wait=wait)
+            return _queue(desk, stopped, None, {}, wait=wait)
         selection = entry_selection(desk, asked)
         count = entries.count(desk, selection, seconds=_COUNT_SECONDS)
         wanted = replays.statuses(selection)
@@ -133,13 +128,13 @@ def replay(order: Order, *, rate: float | None, wait: bool, resume: int | None, 
             )
         if order.yes and (expected or not count.complete):
             started = replays.start(desk, selection, order.act, rate=rate, expected=expected)
-            return _queue(desk, order, started, expected, skipped, wait=wait)
+            return _queue(desk, started, expected, skipped, wait=wait)
     plan = {
         "dry_run": not order.yes, "replay": None, "entries": expected, "by_status": by_status, "skipped": skipped,
         "payload_bytes": sum(count.payload_bytes[status] for status in by_status),
         "seconds": expected / rate if rate else None, "complete": count.complete,
     }  # fmt: skip
-    return order.answer(plan, _plan_lines(plan))
+    return CommandResult(plan, _plan_lines(plan))
 
 
 def _plan_lines(plan: Mapping[str, Any]) -> Iterator[str]:
@@ -160,9 +155,7 @@ def _left(skipped: Mapping[str, int]) -> str:
     return f"left as they are: {sum(skipped.values()):,}{counted(skipped)}"
 
 
-def _queue(
-    desk: Desk, order: Order, current: Replay, expected: int | None, skipped: dict[str, int], *, wait: bool
-) -> int:
+def _queue(desk: Desk, current: Replay, expected: int | None, skipped: dict[str, int], *, wait: bool) -> CommandResult:
     """Queue what is left, with a bar on a terminal; if stopped, say how to continue."""
     how = f"continue with: ferryman outbox replay --resume {current.id}"
     say(f"replay {current.id}; if it is stopped, {how}")
@@ -177,14 +170,12 @@ def _queue(
         if isinstance(stop, KeyboardInterrupt):
             raise
         done |= {"entries": current.entries, "finished": False, "error": stop.message}
-        if not order.as_json:
-            say(f"ferryman: {stop}")
-        return order.answer(done, (), Exit.PARTIAL)
+        return CommandResult(done, (), Exit.PARTIAL, more=f"ferryman: {stop}")
     published = current.entries - left - failed if wait else None
     done |= {"entries": current.entries, "finished": True, "published": published, "failed": failed}
     queued = f"{current.entries:,} entries queued{f'; {_left(skipped)}' if skipped else ''}; the relay publishes them"
     said = f"{published:,} entries published once more; {failed:,} failed" if wait else queued
-    return order.answer(done, [said], Exit.PARTIAL if wait and failed else Exit.OK)
+    return CommandResult(done, [said], Exit.PARTIAL if wait and failed else Exit.OK)
 
 
 def _published(desk: Desk, current: Replay) -> tuple[int, int]:
@@ -224,7 +215,7 @@ _REFUSED = (
 @click.command("discard", short_help="Give failed or waiting entries up.")
 @entry_options(DISCARDABLE, default="all of these")
 @options.act_options
-def discard(order: Order, **asked: Any) -> int:
+def discard(order: Order, **asked: Any) -> CommandResult:
     """Give up entries that failed, are retried, or wait: they are not published, and their keys continue.
 
     \b
@@ -253,12 +244,13 @@ def discard(order: Order, **asked: Any) -> int:
                 raise FerrymanError(why, remedy=remedy)
         if not order.yes or not plan.entries:
             data = {"entries": plan.entries, "by_status": plan.by_status, "keys": plan.keys}
-            return order.answer({"dry_run": not order.yes, **data}, _discard_lines(plan))
-        done = DiscardProgress()
-        with options.resumable(lambda: f"{done.entries:,} entries discarded; run the same command again to continue"):
-            discard_entries.discard(desk, selection, order.act, last=plan.last, progress=done)
-    said = f"{done.entries:,} entries discarded; {done.keys_released:,} parked keys continue"
-    return order.answer({"dry_run": False, "entries": done.entries, "keys_released": done.keys_released}, [said])
+            return CommandResult({"dry_run": not order.yes, **data}, _discard_lines(plan))
+        done = keys = 0
+        with options.resumable(lambda: f"{done:,} entries discarded; run the same command again to continue"):
+            for discarded, released in discard_entries.discard(desk, selection, order.act, last=plan.last):
+                done, keys = done + discarded, keys + released
+    said = f"{done:,} entries discarded; {keys:,} parked keys continue"
+    return CommandResult({"dry_run": False, "entries": done, "keys_released": keys}, [said])
 
 
 def _discard_lines(plan: DiscardPlan) -> Iterator[str]:
@@ -275,7 +267,7 @@ def _discard_lines(plan: DiscardPlan) -> Iterator[str]:
 @click.option("--wait", "wait_seconds", type=click.FloatRange(0.1, 3600), default=30.0, show_default=True,
               metavar="SECONDS", help="How long to wait for writers and relays to end their transactions.")  # fmt: skip
 @options.act_options
-def rebase(order: Order, *, new_cluster: bool, **how: Any) -> int:
+def rebase(order: Order, *, new_cluster: bool, **how: Any) -> CommandResult:
     """After a restore into another server: give the outbox this server's transaction numbers.
 
     \b
@@ -297,9 +289,9 @@ def rebase(order: Order, *, new_cluster: bool, **how: Any) -> int:
         if new_cluster:
             recorded = forget_cluster(desk.connection, **asdict(order.act), dry_run=not order.yes)
             data = {"dry_run": not order.yes, "kafka_cluster": recorded}
-            return order.answer(data, _cluster_lines(recorded, dry_run=not order.yes))
+            return CommandResult(data, _cluster_lines(recorded, dry_run=not order.yes))
         done = rebase_outbox(desk.connection, **asdict(order.act), dry_run=not order.yes, **how)
-    return order.answer(asdict(done), _rebased_lines(done))
+    return CommandResult(asdict(done), _rebased_lines(done))
 
 
 def _cluster_lines(recorded: str | None, *, dry_run: bool) -> Iterator[str]:

@@ -202,7 +202,7 @@ def _chosen(rows: RowDesk, asked: Mapping[str, Any]) -> tuple[RowSelection, dict
     return selection, described_rows.count(rows, selection)
 
 
-def replay(order: Order, asked: Mapping[str, Any]) -> int:
+def replay(order: Order, asked: Mapping[str, Any]) -> CommandResult:
     """Let rows be sent as if they had never failed, or say which."""
     with order.rows() as rows:
         selection, counts = _chosen(rows, asked)
@@ -221,10 +221,10 @@ def replay(order: Order, asked: Mapping[str, Any]) -> int:
         done = _summed(described_rows.replay(rows, selection, order.act))
         run = row_story.run_command(rows.called, by_kafka=rows.by_kafka)
     data = {"dry_run": False, "rows": done, "skipped": left}
-    return order.answer(data, [f"{_rows(done)} due now, with all attempts{_left(left)}; {run} sends {_them(done)}"])
+    return CommandResult(data, [f"{_rows(done)} due now, with all attempts{_left(left)}; {run} sends {_them(done)}"])
 
 
-def discard(order: Order, asked: Mapping[str, Any]) -> int:
+def discard(order: Order, asked: Mapping[str, Any]) -> CommandResult:
     """Give rows up, or say which."""
     with order.rows() as rows:
         if rows.outbox.words.dead is None:
@@ -245,7 +245,7 @@ def discard(order: Order, asked: Mapping[str, Any]) -> int:
             return _planned(order, "discard", chosen, left)
         done = _summed(described_rows.discard(rows, selection, order.act))
     data = {"dry_run": False, "rows": done, "skipped": left}
-    return order.answer(data, [f"{_rows(done)} discarded, and not sent{_left(left)}"])
+    return CommandResult(data, [f"{_rows(done)} discarded, and not sent{_left(left)}"])
 
 
 @click.command("resolve", short_help="Decide on rows that may have been delivered.")
@@ -253,7 +253,7 @@ def discard(order: Order, asked: Mapping[str, Any]) -> int:
 @click.option("--id", "references", multiple=True, required=True, metavar="ID", help="This row; may be given again.")
 @click.option("--sent/--resend", "sent", default=None, help="It was delivered, or it is to be sent again.")
 @options.act_options
-def resolve(order: Order, *, name: str, references: tuple[str, ...], sent: bool | None) -> int:
+def resolve(order: Order, *, name: str, references: tuple[str, ...], sent: bool | None) -> CommandResult:
     """Decide on rows that are held, because they may have been delivered and the channel cannot find out.
 
     \b
@@ -279,7 +279,7 @@ def resolve(order: Order, *, name: str, references: tuple[str, ...], sent: bool 
         done = _summed(described_rows.resolve(rows, selection, order.act, sent=sent))
         run = row_story.run_command(rows.called, by_kafka=rows.by_kafka)
     told = "settled as delivered" if sent else f"due again; {run} sends {_them(done)}"
-    return order.answer({"dry_run": False, "rows": done, "sent": sent}, [f"{_rows(done)} {told}"])
+    return CommandResult({"dry_run": False, "rows": done, "sent": sent}, [f"{_rows(done)} {told}"])
 
 
 def _summed(chunks: Iterator[int]) -> int:
@@ -297,11 +297,11 @@ def _parted(counts: Mapping[str, int], states: tuple[str, ...]) -> tuple[dict[st
     return chosen, {state: count for state, count in counts.items() if state not in states}
 
 
-def _planned(order: Order, what: str, chosen: Mapping[str, int], left: Mapping[str, int]) -> int:
+def _planned(order: Order, what: str, chosen: Mapping[str, int], left: Mapping[str, int]) -> CommandResult:
     total = sum(chosen.values())
     data = {"dry_run": not order.yes, "rows": total, "by_state": chosen, "skipped": left}
     said = f"would {what} {_rows(total)}{counted(chosen)}{_left(left)}"
-    return order.answer(data, [said, nothing_changed(total)])
+    return CommandResult(data, [said, nothing_changed(total)])
 
 
 def _rows(count: int) -> str:

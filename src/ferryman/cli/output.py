@@ -83,7 +83,7 @@ class CommandResult:
     lines: Iterable[str]
     exit_code: Exit = Exit.OK
     more: str | None = None
-    """The way to the next page; the data says it too."""
+    """A line more for people, such as the way to the next page; the data says it too."""
     stopped: str | None = None
     """The reason why the answer is not complete."""
 

@@ -185,7 +185,7 @@ def _story_lines(saga: Saga[Any], found: admin.SagaStory) -> Iterator[str]:
 @click.option("--id", "key", required=True, metavar="KEY", help="The saga, by its key.")
 @click.option("--to", metavar="STATE", help="Where it goes. Without, the command of its state is sent once more.")
 @options.act_options
-def move(order: Order, *, name: str, key: str, to: str | None) -> int:
+def move(order: Order, *, name: str, key: str, to: str | None) -> CommandResult:
     """Move a saga that waits, or send its command once more.
 
     \b
@@ -206,10 +206,10 @@ def move(order: Order, *, name: str, key: str, to: str | None) -> int:
         does = f"to {go.state}" if to else f"to ask for {_asked(saga, go.state)} again"
         data = {"dry_run": not order.yes, "saga": saga.name, "key": key, "from": before["state"], "to": go.state}
         if not order.yes:
-            return order.answer(data, [f"would move {key} from {before['state']} {does}", nothing_changed(1)])
+            return CommandResult(data, [f"would move {key} from {before['state']} {does}", nothing_changed(1)])
         with postgres.translated():
             row = admin.move(desk, saga, wanted, go, order.act, before=before["state"])
-    return order.answer({**data, "row": admin.as_json(row)}, [f"{key} moved from {before['state']} {does}"])
+    return CommandResult({**data, "row": admin.as_json(row)}, [f"{key} moved from {before['state']} {does}"])
 
 
 _PERSON = "by nobody"

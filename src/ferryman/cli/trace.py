@@ -18,7 +18,7 @@ from ferryman.evidence.casefile import case_files
 from ferryman.evidence.journey import KAFKA, Event
 from ferryman.evidence.saga_case import SagaTracer
 from ferryman.evidence.sides import named_in, open_sides
-from ferryman.evidence.trace import Place, asking, numbered, resolve, trace, unasked
+from ferryman.evidence.trace import Place, asking, trace, unasked
 from ferryman.evidence.way import Traced
 from ferryman.relay.admin.entry_story import attempts, times
 from ferryman.runtime.errors import Exit
@@ -71,10 +71,7 @@ def command(
                *(SagaTracer(wiring.saga(each, settings), each) for each in called)]  # fmt: skip
     with open_sides(settings, databases, "trace", wiring.loaded(context).origins, partly=True) as sides:
         ask = asking(sides) if settings.kafka.bootstrap_servers and not no_kafka else unasked
-        if isinstance(reference, int):
-            told = numbered(sides, reference, tracers, ask=ask, is_key=bool(sagas))
-        else:
-            told = trace(sides, resolve(sides, reference), tracers, ask=ask)
+        told = trace(sides, reference, tracers, ask=ask, is_key=bool(sagas))
     if as_json:
         print_json(as_dict(told))
     else:

@@ -68,34 +68,33 @@ def unasked(_journey: Journey) -> None:
     """Ask nobody: the databases alone tell."""
 
 
-def trace(sides: Sides, identity: UUID, tracers: Sequence[CaseTracer] = (), *, ask: AskKafka = unasked) -> Traced:
-    """Tell the story of whatever has this id. Raise an error if nobody knows it."""
-    looked: list[str] = []
-    told = subject_told(sides, identity, tracers, ask=ask) or row_told(sides, identity, looked)
-    if told is None:
-        clues = clues_of(sides, identity, [each.machine for each in tracers])
-        clues.looked.extend(looked)
-        subjects = subjects_of(sides, identity, clues, tracers)
-        of_subjects = (subject_told(sides, each, tracers, ask=ask) for each in subjects)
-        told = next((each for each in of_subjects if each), None) or _message(sides, identity, clues, ask)
+def trace(
+    sides: Sides, reference: Key | Place, tracers: Sequence[CaseTracer] = (), *, ask: AskKafka = unasked,
+    is_key: bool = False,
+) -> Traced:  # fmt: skip
+    """Tell the story of whatever has this id, or of a message by its position in an outbox or its place in Kafka.
+
+    A number may be the key of a saga too: with `is_key` that comes first. Raise an error if nobody knows it.
+    """
+    key = reference if isinstance(reference, int) else None
+    told = subject_told(sides, key, tracers, ask=ask) if key is not None and is_key else None
+    try:
+        told = told or _of_id(sides, resolve(sides, reference), tracers, ask)
+    except FerrymanError:
+        told = subject_told(sides, key, tracers, ask=ask) if key is not None and not is_key else None
+        if told is None:
+            raise
     return addressed(sides, told)
 
 
-def numbered(
-    sides: Sides, number: int, tracers: Sequence[CaseTracer], *, ask: AskKafka = unasked, is_key: bool = False
-) -> Traced:
-    """Tell the story of the message at a position of an outbox, or else of the saga that has this number as its key.
-    `is_key`: the saga comes first.
-    """
-    if is_key and (told := subject_told(sides, number, tracers, ask=ask)):
-        return addressed(sides, told)
-    try:
-        identity = resolve(sides, number)
-    except FerrymanError:
-        if told := None if is_key else subject_told(sides, number, tracers, ask=ask):
-            return addressed(sides, told)
-        raise
-    return trace(sides, identity, tracers, ask=ask)
+def _of_id(sides: Sides, identity: UUID, tracers: Sequence[CaseTracer], ask: AskKafka) -> Traced:
+    looked: list[str] = []
+    if told := subject_told(sides, identity, tracers, ask=ask) or row_told(sides, identity, looked):
+        return told
+    clues = clues_of(sides, identity, [each.machine for each in tracers])
+    clues.looked.extend(looked)
+    of_subjects = (subject_told(sides, each, tracers, ask=ask) for each in subjects_of(sides, identity, clues, tracers))
+    return next((each for each in of_subjects if each), None) or _message(sides, identity, clues, ask)
 
 
 def subject_told(

@@ -13,35 +13,31 @@ import pytest
 if TYPE_CHECKING:
     import psycopg
 
-    from ferryman.testing.shared import RemoteParts, SharedParts
+    from ferryman.testing.shared import SharedParts
 
-_PARTS = pytest.StashKey["SharedParts | RemoteParts"]()
+_PARTS = pytest.StashKey["SharedParts"]()
 _ADDRESS = "ferryman_parts"
 
 
-def _parts(config: pytest.Config) -> "SharedParts | RemoteParts":
-    """Return the shared servers of the test run, in the controller or in a worker."""
-    from ferryman.testing.shared import RemoteParts, SharedParts
+def _parts(config: pytest.Config) -> "SharedParts":
+    """Return the shared servers of the test run: `SharedParts` in the controller, a proxy of it in a worker."""
+    from ferryman.testing.shared import SharedParts, remote_parts
 
     if _PARTS not in config.stash:
         worker: dict[str, Any] | None = getattr(config, "workerinput", None)
-        config.stash[_PARTS] = RemoteParts(worker[_ADDRESS]) if worker else SharedParts(os.environ)
+        config.stash[_PARTS] = remote_parts(*worker[_ADDRESS]) if worker else SharedParts(os.environ)
     return config.stash[_PARTS]
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
     """Tell a new worker of pytest-xdist where the controller's servers are."""
-    from ferryman.testing.shared import SharedParts
-
-    parts = _parts(node.config)
-    assert isinstance(parts, SharedParts)
-    node.workerinput[_ADDRESS] = parts.serve()
+    node.workerinput[_ADDRESS] = _parts(node.config).serve()
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     """Stop the servers."""
-    if _PARTS in config.stash:
+    if _PARTS in config.stash and not hasattr(config, "workerinput"):
         config.stash[_PARTS].close()
 
 

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -157,3 +158,12 @@ class Process:
 def as_user(user: pwd.struct_passwd | None) -> dict[str, Any]:
     """Return the arguments that make `subprocess` run a child as that user; none for our own user."""
     return {} if user is None else {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
+
+
+def answers_http(url: str) -> bool:
+    """Return True if a server answers that all is well."""
+    try:
+        with urllib.request.urlopen(url, timeout=2) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False

@@ -1,9 +1,8 @@
 """Find or start a schema registry: a URL, Docker, Apicurio on this machine's Java, or a folder."""
 
-import urllib.request
-
 from ferryman.testing import docker, java, places
 from ferryman.testing.parts import Climb, Given, Local, Part, Reach, Rung, climb, given, started
+from ferryman.testing.process import answers_http
 
 API = "/apis/ccompat/v7"
 OLDEST_JAVA = 21
@@ -62,8 +61,4 @@ def find(url: str | None = None, *, reach: Reach = "anywhere") -> tuple[Part, Cl
 
 def answers(url: str) -> bool:
     """Return True if the registry lists its subjects."""
-    try:
-        with urllib.request.urlopen(f"{url}/subjects", timeout=2) as answer:
-            return bool(answer.status == 200)
-    except OSError:
-        return False
+    return answers_http(f"{url}/subjects")

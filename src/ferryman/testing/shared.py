@@ -8,12 +8,10 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, closing, suppress
-from functools import partial
-from multiprocessing.connection import Client, Connection, Listener
+from contextlib import ExitStack, closing
+from multiprocessing.managers import BaseManager
 from typing import Any
 
-from ferryman.runtime.errors import FerrymanError
 from ferryman.testing import kafka, postgres, registry, stack
 from ferryman.testing.parts import Climb, Part
 
@@ -56,6 +54,10 @@ class SpareDatabases:
         return stack.new_database(self._server, f"ferryman_test_{secrets.token_hex(6)}", self._template)
 
 
+class PartsManager(BaseManager):
+    """The way of workers to the controller's servers."""
+
+
 class SharedParts:
     """The controller's servers: each is started once, when it is first needed."""
 
@@ -96,13 +98,13 @@ class SharedParts:
         """Stop the servers."""
         self._closing.close()
 
-    def serve(self) -> tuple[str, int, str]:
+    def serve(self) -> tuple[tuple[str, int], str]:
         """Answer workers from now on, and return the address and key that they need."""
         key = secrets.token_hex(16)
-        listener = self._closing.enter_context(Listener(("127.0.0.1", 0), authkey=key.encode()))
-        threading.Thread(target=self._accept, args=(listener,), daemon=True).start()
-        host, port = listener.address
-        return str(host), int(port), key
+        PartsManager.register("parts", callable=lambda: self, exposed=("url", "lend_database", "take_back_database"))
+        server: Any = PartsManager(("127.0.0.1", 0), key.encode()).get_server()
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        return server.address, key
 
     def _keep(self, found: tuple[Part, Climb]) -> str:
         part, climb = found
@@ -115,56 +117,11 @@ class SharedParts:
         stack.migrate(self._closing.enter_context(stack.temporary_database(server, name)))
         return self._closing.enter_context(closing(SpareDatabases(server, name)))
 
-    def _accept(self, listener: Listener) -> None:
-        while True:
-            try:
-                worker = listener.accept()
-            except OSError:  # closed: the run is over
-                return
-            threading.Thread(target=self._answer, args=(worker,), daemon=True).start()
 
-    def _answer(self, worker: "Connection[Any, Any]") -> None:
-        with worker, suppress(EOFError, OSError):  # until it ends
-            while True:
-                method, *arguments = worker.recv()
-                try:
-                    worker.send((True, getattr(self, method)(*arguments)))
-                except Exception as error:
-                    worker.send((False, str(error)))
-
-
-class RemoteParts:
-    """A worker's side of `SharedParts`."""
-
-    def __init__(self, address: tuple[str, int, str]) -> None:
-        host, port, key = address
-        self._connect = partial(Client, (host, port), authkey=key.encode())
-        self._controller: Connection[Any, Any] | None = None
-        self._urls: dict[str, str] = {}
-
-    def url(self, kind: str) -> str:
-        """Return what the controller knows as this kind's URL."""
-        if kind not in self._urls:
-            self._urls[kind] = self._ask("url", kind)
-        return self._urls[kind]
-
-    def lend_database(self) -> str:
-        """Return the URL of a migrated database that nobody else has."""
-        return str(self._ask("lend_database"))
-
-    def take_back_database(self, url: str) -> None:
-        """Drop a database that was lent."""
-        self._ask("take_back_database", url)
-
-    def close(self) -> None:
-        """Close the connection; the servers belong to the controller."""
-        if self._controller is not None:
-            self._controller.close()
-
-    def _ask(self, *request: str) -> Any:
-        self._controller = self._controller or self._connect()
-        self._controller.send(request)
-        good, answer = self._controller.recv()
-        if not good:
-            raise FerrymanError(f"no {' '.join(request)} for this test run: {answer}")
-        return answer
+def remote_parts(address: tuple[str, int], key: str) -> SharedParts:
+    """Return a worker's proxy of the controller's servers: it asks for URLs and databases, and closes nothing."""
+    PartsManager.register("parts")
+    controller = PartsManager(address, key.encode())
+    controller.connect()
+    parts: SharedParts = controller.parts()  # type: ignore[attr-defined]
+    return parts

@@ -11,7 +11,7 @@ from ferryman import Consumer, Done, FerrymanError, Message, Received
 from ferryman.cli.trace import as_dict, print_story
 from ferryman.evidence.saga_case import SagaTracer
 from ferryman.evidence.sides import MAIN, Sides
-from ferryman.evidence.trace import numbered, trace
+from ferryman.evidence.trace import trace
 from ferryman.evidence.way import Traced
 from ferryman.saga.ddl import table
 from support import deliveries
@@ -209,12 +209,12 @@ def test_saga_with_a_number_for_a_key_is_told_by_it(shop: Crossing) -> None:
     shop.desk.db.execute(deliveries.TABLES)
     shop.desk.db.execute("INSERT INTO hooks.webhook_delivery_sagas (id, next_attempt_at) VALUES (1, now()), (7, now())")
     tracers = [SagaTracer(deliveries.declared(), "hooks:delivery")]
-    assert numbered(shop.sides, 7, tracers).id == 7
+    assert trace(shop.sides, 7, tracers).id == 7
     started(shop)  # at position 1
-    assert numbered(shop.sides, 1, tracers).kind == "message"
-    assert numbered(shop.sides, 1, tracers, is_key=True).kind == "delivery"
+    assert trace(shop.sides, 1, tracers).kind == "message"
+    assert trace(shop.sides, 1, tracers, is_key=True).kind == "delivery"
     with pytest.raises(FerrymanError, match="knows 99"):
-        numbered(shop.sides, 99, tracers)
+        trace(shop.sides, 99, tracers)
     shop.desk.db.execute(
         "INSERT INTO ferryman.saga_stray (machine, message_id, saga_number, why, type, data) "
         "VALUES ('delivery', %s, 7, 'LATE', 'webhook.attempt-failed', '{}')", (stray := uuid4(),),

@@ -272,16 +272,15 @@ def test_replay_waits_for_its_lanes_and_says_when_it_does_not_get_them(
     desk.connection.close()
 
 
-def gone(desk: Desk, asked: EntrySelection) -> discard_entries.DiscardProgress:
-    done = discard_entries.DiscardProgress()
-    discard_entries.discard(desk, asked, ACT, last=discard_entries.plan(desk, asked).last, progress=done)
-    return done
+def gone(desk: Desk, asked: EntrySelection) -> int:
+    chunks = discard_entries.discard(desk, asked, ACT, last=discard_entries.plan(desk, asked).last)
+    return sum(entries for entries, _ in chunks)
 
 
 def test_discarding_the_head_of_a_parked_key_tries_the_next_entry(ferryman_db: Database, desk: Desk) -> None:
     published(ferryman_db, 50)
     positions = parked_key(ferryman_db, "k3")
-    assert gone(desk, EntrySelection(positions=(positions[0],))).entries == 1
+    assert gone(desk, EntrySelection(positions=(positions[0],))) == 1
     expected = ["DISCARDED", "RETRYING", "PARKED", "PARKED", "PARKED"]
     assert standings(ferryman_db) == dict(zip(positions, expected, strict=True))
     due = ferryman_db.execute(
@@ -313,7 +312,7 @@ def test_discarding_all_of_a_parked_key_frees_it(
         release(connection, keys, most)
 
     monkeypatch.setattr(exceptions, "release_keys", watched)
-    assert gone(desk, EntrySelection(key="k3")).entries == 5
+    assert gone(desk, EntrySelection(key="k3")) == 5
     assert standings(ferryman_db) == dict.fromkeys(positions, "DISCARDED")
     assert count(ferryman_db, "outbox_parked_key") == 0
     assert seen == [1, 1, 1]
@@ -376,7 +375,7 @@ def test_every_act_works_with_the_rights_of_a_relay(ferryman_db: Database, ferry
     desk = opened(as_role(ferryman_database_url, "ferryman_relay"))
     assert change_pause(desk, "pause", "topic", "orders", ACT)
     assert change_pause(desk, "resume", "topic", "orders", ACT)
-    assert gone(desk, EntrySelection(positions=(positions[0],))).entries == 1
+    assert gone(desk, EntrySelection(positions=(positions[0],))) == 1
     started = replay.start(desk, EntrySelection(topic="orders"), ACT, rate=None, expected=0)
     replay.run(desk, started, ignore)
     assert started.entries == 45
