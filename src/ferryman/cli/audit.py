@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from ferryman.cli import wiring
-from ferryman.cli.options import MomentType
+from ferryman.cli.options import MOMENT
 from ferryman.cli.output import CommandResult, answering, say, table
 from ferryman.evidence.audit import AuditBooks, finishing
 from ferryman.evidence.casefile import case_files
@@ -28,9 +28,9 @@ _SUMS = (
 
 
 @click.command("audit")
-@click.option("--since", "since", type=MomentType(),
+@click.option("--since", "since", type=MOMENT,
               help="Only what was recorded from this time on (2025-11-18T14:00), or so long ago (2h).")  # fmt: skip
-@click.option("--until", "until", type=MomentType(),
+@click.option("--until", "until", type=MOMENT,
               help="Only what was recorded before: as --since. Default: up to some seconds ago.")  # fmt: skip
 @answering
 @click.pass_context

@@ -9,7 +9,7 @@ import click
 
 from ferryman.cli import output
 from ferryman.cli.inbox_acts import discard, rebase, requeue
-from ferryman.cli.options import MESSAGE_REFERENCE, DurationType, ParsedType, period, reading
+from ferryman.cli.options import DURATION, MESSAGE_REFERENCE, ParsedType, period, reading
 from ferryman.cli.output import CommandResult
 from ferryman.consumer.admin import messages
 from ferryman.consumer.admin.message_story import MessageView, look, place_of, results
@@ -115,8 +115,8 @@ def _cursor_of(text: str) -> Cursor:
 @click.option("--code", metavar="CODE", help="Only messages rejected with this code: BUG, UNREADABLE, KILLER, ...")
 @click.option("--topic", metavar="TOPIC", help="Only messages of this topic.")
 @click.option("--type", metavar="TYPE", help="Only messages of this type.")
-@click.option("--older-than", "until", type=DurationType(), help="Only messages older than this: 90s, 15m, 2h, 3d.")
-@click.option("--younger-than", "since", type=DurationType(), help="Only messages younger than this.")
+@click.option("--older-than", "until", type=DURATION, help="Only messages older than this: 90s, 15m, 2h, 3d.")
+@click.option("--younger-than", "since", type=DURATION, help="Only messages younger than this.")
 @click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="Print at most this many.")
 @click.option("--before", type=ParsedType("next", _cursor_of, "not the `next` of a page"), metavar="NEXT",
               help="Continue with the `next` of the previous page.")  # fmt: skip

@@ -33,9 +33,9 @@ message_options = options.decorated(
                  help="Only messages rejected with this code (BUG, UNREADABLE, ...); may be repeated."),
     click.option("--topic", metavar="TOPIC", help="Only messages of this topic."),
     click.option("--type", metavar="TYPE", help="Only messages of this type."),
-    click.option("--from", "since", type=options.MomentType(),
+    click.option("--from", "since", type=options.MOMENT,
                  help="Only messages rejected since this time (2025-11-18T14:00), or in the last (2h)."),
-    click.option("--to", "until", type=options.MomentType(),
+    click.option("--to", "until", type=options.MOMENT,
                  help="Only messages rejected before this time; as --from."),
 )  # fmt: skip
 

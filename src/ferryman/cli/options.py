@@ -5,7 +5,7 @@ import pwd
 import re
 import socket
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import wraps
@@ -33,40 +33,6 @@ NO_REASON = "-"
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 
 
-class DurationType(click.ParamType[Any]):
-    """90s, 15m, 2h, 3d, 1w"""
-
-    name = "duration"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if isinstance(value, timedelta):
-            return value
-        parts = re.findall(r"(\d+)([smhdw])", value)
-        if not parts or "".join(number + unit for number, unit in parts) != value:
-            self.fail(f"{value} is not a valid duration: write 90s, 15m, 2h, 3d or 1h30m", param, ctx)
-        try:
-            return timedelta(seconds=sum(int(number) * _SECONDS[unit] for number, unit in parts))
-        except OverflowError:
-            self.fail(f"{value} is too long", param, ctx)
-
-
-class MomentType(click.ParamType[Any]):
-    """A time (2025-11-18T14:00, in this machine's zone unless it says another), or how long ago (2h)"""
-
-    name = "time"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if isinstance(value, datetime | timedelta):
-            return value
-        if re.fullmatch(r"(\d+[smhdw])+", value):
-            return DurationType().convert(value, param, ctx)
-        try:
-            found = datetime.fromisoformat(value)
-            return found if found.tzinfo else found.astimezone()
-        except (ValueError, OverflowError):
-            self.fail(f"{value} is not a valid time: write 2025-11-18T14:00, or how long ago, such as 2h", param, ctx)
-
-
 class ParsedType(click.ParamType[Any]):
     """A value that a function makes of the text; the function raises a ValueError if it cannot"""
 
@@ -78,8 +44,26 @@ class ParsedType(click.ParamType[Any]):
             return value
         try:
             return self._parse(value)
+        except OverflowError:
+            self.fail(f"{value} is too long", param, ctx)
         except ValueError:
             self.fail(f"{value} is {self._wrong}", param, ctx)
+
+
+def _duration_of(text: str) -> timedelta:
+    if not re.fullmatch(r"(\d+[smhdw])+", text):
+        raise ValueError
+    parts = re.findall(r"(\d+)([smhdw])", text)
+    return timedelta(seconds=sum(int(number) * _SECONDS[unit] for number, unit in parts))
+
+
+def _moment_of(text: str) -> datetime | timedelta:
+    with suppress(ValueError):
+        return _duration_of(text)
+    found = datetime.fromisoformat(text)
+    with suppress(OverflowError):
+        return found if found.tzinfo else found.astimezone()
+    raise ValueError
 
 
 def _not_empty(text: str) -> str:
@@ -102,6 +86,9 @@ def _message_of(text: str) -> UUID | tuple[str, int, int]:
     return UUID(text)
 
 
+DURATION = ParsedType("duration", _duration_of, "not a valid duration: write 90s, 15m, 2h, 3d or 1h30m")
+MOMENT = ParsedType("time", _moment_of, "not a valid time: write 2025-11-18T14:00, or how long ago, such as 2h")
+"""A time, in this machine's zone unless it says another; or how long ago."""
 NAME = ParsedType("name", _not_empty, "empty")
 """A name that is not empty, as an unset variable of the shell would be: acts must not concern everything instead."""
 

@@ -9,7 +9,7 @@ from uuid import UUID
 import click
 
 from ferryman.cli import outbox_rows, output
-from ferryman.cli.options import ENTRY_REFERENCE, DurationType, JournalType, outbox_option, reading
+from ferryman.cli.options import DURATION, ENTRY_REFERENCE, JournalType, outbox_option, reading
 from ferryman.cli.outbox_acts import SEARCH_SECONDS, discard, entry_selection, filter_options, rebase, replay
 from ferryman.cli.output import CommandResult
 from ferryman.relay.admin import entries
@@ -127,9 +127,9 @@ def _topic(each: Row) -> tuple[str, ...]:
     help=f"Only with this status ({', '.join(STATUSES)}; with --outbox, a word of its table); may be given again.",
 )
 @filter_options
-@click.option("--older-than", "until", type=DurationType(),
+@click.option("--older-than", "until", type=DURATION,
               help="Only entries appended longer ago than this: 90s, 15m, 2h, 3d.")  # fmt: skip
-@click.option("--younger-than", "since", type=DurationType(), help="Only entries appended less long ago than this.")
+@click.option("--younger-than", "since", type=DURATION, help="Only entries appended less long ago than this.")
 @click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="The most to print.")
 @click.option("--after", type=JournalType(click.IntRange(0, 2**63 - 1)), metavar="POSITION",
               help="Continue after this position: the `next` of the page before.")  # fmt: skip
@@ -183,7 +183,7 @@ def _page_lines(page: EntryPage) -> Iterator[str]:
 @click.argument("reference", type=JournalType(ENTRY_REFERENCE), metavar="ID|POSITION")
 @outbox_option
 @click.option("--payload", is_flag=True, help="Print the payload too: it may hold personal data or secrets.")
-@click.option("--since", type=DurationType(), help="Search for an id only in entries appended since then: 2h, 3d.")
+@click.option("--since", type=DURATION, help="Search for an id only in entries appended since then: 2h, 3d.")
 @reading("outbox")
 def show(desk: Desk | RowDesk, *, reference: Any, payload: bool, since: timedelta | None) -> CommandResult:
     """Show an entry's whole story: what it is, why it is where it is, and the command to run next.

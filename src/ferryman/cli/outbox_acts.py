@@ -49,9 +49,9 @@ def entry_options(statuses: Sequence[str], default: str) -> Callable[[options.Co
                      type=JournalType(click.Choice(statuses, case_sensitive=False)),
                      metavar="|".join(statuses),
                      help=f"Only entries with this status; may be given again. Default: {default}."),
-        click.option("--from", "since", type=options.MomentType(),
+        click.option("--from", "since", type=options.MOMENT,
                      help="Only from this time on (2025-11-18T14:00), or since so long ago (2h)."),
-        click.option("--to", "until", type=options.MomentType(),
+        click.option("--to", "until", type=options.MOMENT,
                      help="Only before this time; the same forms as --from."),
     )  # fmt: skip
 

@@ -10,7 +10,7 @@ import click
 import structlog
 
 from ferryman.cli import wiring
-from ferryman.cli.options import DurationType, act_of, who_option, yes_option
+from ferryman.cli.options import DURATION, act_of, who_option, yes_option
 from ferryman.cli.output import CommandResult, json_option, say, table
 from ferryman.evidence.casefile import CaseFile, case_files
 from ferryman.evidence.reconcile import CASES, Case, Repair, Repaired, repair_all
@@ -35,7 +35,7 @@ def _command(case: CaseFile) -> click.Command:
     """Return the command that reconciles what a case file knows."""
 
     @click.command(case.name, help=case.help, short_help=case.short)
-    @click.option("--older", type=DurationType(), default="5m", show_default=True, metavar="AGE",
+    @click.option("--older", type=DURATION, default="5m", show_default=True, metavar="AGE",
                   help=f"Only {case.name} that have been pending for longer than this.")  # fmt: skip
     @click.option("--id", "ids", type=click.UUID, multiple=True, metavar="UUID",
                   help=f"This {case.noun}, whatever its age; may be given again.")  # fmt: skip

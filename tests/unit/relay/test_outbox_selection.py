@@ -6,7 +6,7 @@ from uuid import UUID
 import click
 import pytest
 
-from ferryman.cli.options import ENTRY_REFERENCE, DurationType, MomentType
+from ferryman.cli.options import DURATION, ENTRY_REFERENCE, MOMENT
 from ferryman.relay.admin.entries import EntrySelection
 
 NOON = datetime(2025, 11, 18, 12, tzinfo=UTC)
@@ -16,26 +16,26 @@ NOON = datetime(2025, 11, 18, 12, tzinfo=UTC)
     ("typed", "seconds"), [("90s", 90), ("15m", 900), ("2h", 7200), ("3d", 259200), ("1w", 604800), ("1h30m", 5400)]
 )
 def test_duration_is_a_number_and_a_unit(typed: str, seconds: int) -> None:
-    assert DurationType().convert(typed, None, None) == timedelta(seconds=seconds)
-    assert MomentType().convert(typed, None, None) == timedelta(seconds=seconds)
+    assert DURATION.convert(typed, None, None) == timedelta(seconds=seconds)
+    assert MOMENT.convert(typed, None, None) == timedelta(seconds=seconds)
 
 
 @pytest.mark.parametrize("typed", ["", "2", "h", "2x", "-2h", "2 h", "2h5", "9" * 30 + "d"])
 def test_invalid_duration_is_refused(typed: str) -> None:
     with pytest.raises(click.BadParameter):
-        DurationType().convert(typed, None, None)
+        DURATION.convert(typed, None, None)
 
 
 def test_time_without_a_zone_is_in_this_machines_zone() -> None:
-    found = MomentType().convert("2025-11-18T12:00", None, None)
+    found = MOMENT.convert("2025-11-18T12:00", None, None)
     assert found.tzinfo is not None
     assert found.replace(tzinfo=None) == datetime(2025, 11, 18, 12)  # noqa: DTZ001 - as it was typed
-    assert MomentType().convert("2025-11-18T12:00Z", None, None) == NOON
+    assert MOMENT.convert("2025-11-18T12:00Z", None, None) == NOON
 
 
 def test_invalid_time_is_refused() -> None:
     with pytest.raises(click.BadParameter, match="2h"):
-        MomentType().convert("yesterday", None, None)
+        MOMENT.convert("yesterday", None, None)
 
 
 def test_entry_is_named_by_its_id_or_its_position() -> None:
