@@ -152,9 +152,19 @@ CREATE TABLE webhooks.dead_letters (
     subscription_id bigint NOT NULL,
     attempts        integer NOT NULL,
     error_code      varchar(100) NOT NULL,
-    created_at      timestamptz NOT NULL DEFAULT clock_timestamp()
+    created_at      timestamptz NOT NULL DEFAULT clock_timestamp(),
+    requeued_as     bigint,
+    discarded_at    timestamptz,
+    who             text,
+    reason          text,
+    CONSTRAINT discarded_by_somebody CHECK (num_nulls(discarded_at, who, reason) IN (0, 3))
 );
 COMMENT ON TABLE webhooks.dead_letters IS 'Deliveries that were given up';
+COMMENT ON COLUMN webhooks.dead_letters.requeued_as IS 'the delivery of the next generation';
+COMMENT ON COLUMN webhooks.dead_letters.discarded_at IS 'when somebody (who) put it aside, for a reason; it can still be requeued';
+CREATE INDEX dead_letters_waiting ON webhooks.dead_letters (id) WHERE requeued_as IS NULL AND discarded_at IS NULL;
+CREATE INDEX dead_letters_by_subscription ON webhooks.dead_letters (subscription_id, id);
+CREATE TRIGGER signed BEFORE UPDATE OF who ON webhooks.dead_letters FOR EACH ROW EXECUTE FUNCTION ferryman.sign();
 
 -- The events that are not routed yet: the orchestrator may write no event.
 CREATE TABLE webhooks.unrouted (
@@ -218,19 +228,25 @@ CREATE TRIGGER requeued BEFORE INSERT ON webhooks.webhook_delivery_sagas FOR EAC
     WHEN (NEW.generation > 0)
     EXECUTE FUNCTION webhooks.check_requeued();
 
--- Requeues those of these deliveries that are dead and were not requeued, each as a new one. Returns the new ids.
+-- Requeues those of these deliveries that are dead and were not requeued, each as a new one. Returns the new ids. To a disabled
+-- subscription nothing is requeued: it would be dead again at once.
 CREATE FUNCTION webhooks.requeue(dead bigint[], who text, reason text) RETURNS SETOF bigint LANGUAGE plpgsql
 SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    RETURN QUERY WITH requeued AS (
+    RETURN QUERY WITH chosen AS (
+        SELECT d.saga_id FROM webhooks.dead_letters d JOIN webhooks.subscriptions p ON p.id = d.subscription_id
+        WHERE d.saga_id = ANY (dead) AND d.requeued_as IS NULL AND p.active
+        ORDER BY d.id FOR UPDATE OF d
+    ), requeued AS (
         INSERT INTO webhooks.webhook_delivery_sagas
             (event_id, subscription_id, next_attempt_at, generation, requeued_from)
         SELECT s.event_id, s.subscription_id, clock_timestamp(), s.generation + 1, s.id
-        FROM webhooks.webhook_delivery_sagas s
-        WHERE s.id = ANY (dead) AND s.status = 'DeadLettered'
+        FROM chosen c JOIN webhooks.webhook_delivery_sagas s ON s.id = c.saga_id
         ORDER BY s.id
         ON CONFLICT ON CONSTRAINT uniq_saga_event_subscription DO NOTHING
         RETURNING id, requeued_from
+    ), linked AS (
+        UPDATE webhooks.dead_letters d SET requeued_as = r.id FROM requeued r WHERE d.saga_id = r.requeued_from
     ), audit AS (
         INSERT INTO ferryman.outbox_audit (who, act, reason, filter, entries)
         SELECT requeue.who, 'requeue', requeue.reason,
@@ -241,10 +257,32 @@ BEGIN
 END $$;
 REVOKE EXECUTE ON FUNCTION webhooks.requeue FROM PUBLIC;
 
+-- Puts those of these dead deliveries aside that nobody has decided about. Returns their ids.
+CREATE FUNCTION webhooks.discard(dead bigint[], who text, reason text) RETURNS SETOF bigint LANGUAGE plpgsql
+SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN QUERY WITH chosen AS (
+        SELECT d.id FROM webhooks.dead_letters d
+        WHERE d.saga_id = ANY (dead) AND d.requeued_as IS NULL AND d.discarded_at IS NULL
+        ORDER BY d.id FOR UPDATE
+    ), discarded AS (
+        UPDATE webhooks.dead_letters d SET discarded_at = clock_timestamp(), who = discard.who, reason = discard.reason
+        FROM chosen c WHERE d.id = c.id
+        RETURNING d.saga_id
+    ), audit AS (
+        INSERT INTO ferryman.outbox_audit (who, act, reason, filter, entries)
+        SELECT discard.who, 'discard', discard.reason,
+               jsonb_build_object('machine', 'webhook_delivery', 'dead', array_agg(d.saga_id)), count(*)
+        FROM discarded d HAVING count(*) > 0
+    )
+    SELECT d.saga_id FROM discarded d;
+END $$;
+REVOKE EXECUTE ON FUNCTION webhooks.discard FROM PUBLIC;
+
 -- Least privilege. Nobody changes an event, nobody deletes a delivery, and only the orchestrator moves one.
 SELECT ferryman.need_role('CREATE ROLE ferryman_saga_orchestrator NOLOGIN', 'routes events and moves deliveries');
 SELECT ferryman.need_role('CREATE ROLE ferryman_webhook_worker NOLOGIN', 'sends webhooks, and reports what became of them');
-SELECT ferryman.need_role('CREATE ROLE ferryman_dead_letter_operator NOLOGIN', 'requeues dead deliveries');
+SELECT ferryman.need_role('CREATE ROLE ferryman_dead_letter_operator NOLOGIN', 'requeues and discards dead deliveries');
 SELECT ferryman.need_role('CREATE ROLE ferryman_subscription_manager NOLOGIN', 'keeps subscriptions and their secrets');
 SELECT ferryman.need_role('CREATE ROLE ferryman_event_writer NOLOGIN', 'records events for webhooks');
 SELECT ferryman.bind('consumer', 'webhooks', 'ferryman_saga_orchestrator');
@@ -270,9 +308,11 @@ GRANT INSERT (saga_id, event_id, subscription_id, attempt, status, error)
     ON webhooks.webhook_delivery_jobs TO ferryman_saga_orchestrator;
 GRANT INSERT (saga_id, event_id, subscription_id, attempts, error_code)
     ON webhooks.dead_letters TO ferryman_saga_orchestrator;
--- Where a result was lost, it asks for the code of the last attempt.
+-- Where a result was lost, the orchestrator asks for the code of the last attempt. Operators see every attempt.
 GRANT SELECT (outbox, row_id, began_at, code) ON ferryman.outbox_attempt TO ferryman_saga_orchestrator;
-CREATE POLICY webhooks ON ferryman.outbox_attempt FOR SELECT TO ferryman_saga_orchestrator USING (outbox = 'webhook-worker');
+GRANT SELECT ON ferryman.outbox_attempt TO ferryman_dead_letter_operator;
+CREATE POLICY webhooks ON ferryman.outbox_attempt FOR SELECT TO ferryman_saga_orchestrator, ferryman_dead_letter_operator
+    USING (outbox = 'webhook-worker');
 
 GRANT SELECT ON webhooks.events, webhooks.subscriptions, webhooks.subscription_secrets, webhooks.webhook_delivery_jobs
     TO ferryman_webhook_worker;
@@ -281,7 +321,7 @@ GRANT UPDATE (status, claims, leased_at, error, completed_at)
 
 GRANT SELECT ON webhooks.subscriptions, webhooks.webhook_delivery_sagas, webhooks.webhook_delivery_jobs,
     webhooks.dead_letters TO ferryman_dead_letter_operator;
-GRANT EXECUTE ON FUNCTION webhooks.requeue TO ferryman_dead_letter_operator;
+GRANT EXECUTE ON FUNCTION webhooks.requeue, webhooks.discard TO ferryman_dead_letter_operator;
 
 GRANT SELECT, INSERT (endpoint, event_types, active, paused, max_retry_limit, base_seconds, cap_seconds),
     UPDATE (endpoint, event_types, active, paused, max_retry_limit, base_seconds, cap_seconds, updated_at)

@@ -243,3 +243,8 @@ def told(kind: str, data: Mapping[str, Any], *, id: UUID | None = None) -> Recei
 def stray_reasons(db: Database) -> list[tuple[int, str]]:
     """Return (delivery, reason) of each stray."""
     return db.execute("SELECT saga_number, why FROM ferryman.saga_stray ORDER BY came_at").fetchall()
+
+
+def waits_for_a_lock(db: Database) -> bool:
+    row = db.execute("SELECT count(*) FROM pg_locks WHERE NOT granted").fetchone()
+    return row is not None and row[0] > 0

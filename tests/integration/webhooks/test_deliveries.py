@@ -15,7 +15,7 @@ from ferryman.schemas import active
 from ferryman.services.webhooks import orchestrator
 from ferryman.services.webhooks.machine import SUCCEEDED
 from support.published import poll_until
-from support.webhooking import Database, DeliveryDesk, publish, stray_reasons, subscribe, told
+from support.webhooking import Database, DeliveryDesk, publish, stray_reasons, subscribe, told, waits_for_a_lock
 
 SAGAS = "webhooks.webhook_delivery_sagas"
 JOB = "INSERT INTO webhooks.webhook_delivery_jobs (saga_id, attempt, event_id, subscription_id) VALUES (%s, %s, 1, 1)"
@@ -328,11 +328,6 @@ def test_requeue_that_is_pressed_twice_at_once_makes_one_delivery(
         first.commit()
         assert second.result(10) == []
     assert desk.db.execute(f"SELECT count(*) FROM {SAGAS}").fetchone() == (2,)
-
-
-def waits_for_a_lock(db: Database) -> bool:
-    row = db.execute("SELECT count(*) FROM pg_locks WHERE NOT granted").fetchone()
-    return row is not None and row[0] > 0
 
 
 @pytest.mark.parametrize("more", [2, 1], ids=["of a later generation", "behind one that is not dead"])
