@@ -198,7 +198,7 @@ class _Posts:
             body=row.content,
             id=row.id,
             content_type=row.content_type or "application/octet-stream",
-            headers=json.loads(row.headers or "{}"),
+            headers=json.loads(row.headers) if row.headers else {},
             secrets=self._secrets,
             bearer=self._bearer,
         )

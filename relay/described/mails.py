@@ -22,9 +22,16 @@ BEGUN = """, read AS MATERIALIZED (
     ON CONFLICT DO NOTHING
 )"""
 NEVER_ENDED = """, never_ended AS (
-    UPDATE ferryman.outbox_attempt a SET outcome = 'lost', ended_at = clock_timestamp()
-    FROM due WHERE a.outbox = {name} AND a.row_id = due.id::text AND a.outcome = 'begun'
+    INSERT INTO ferryman.outbox_attempt AS a (outbox, row_id, began_at, outcome)
+    SELECT {name}, open.row_id, open.began_at, 'lost' FROM due CROSS JOIN LATERAL (
+        SELECT o.row_id, o.began_at FROM ferryman.outbox_attempt o
+        WHERE o.outbox = {name} AND o.row_id = due.id::text AND o.outcome = 'begun' OFFSET 0
+    ) open
+    {completed} SET ended_at = clock_timestamp(), outcome = EXCLUDED.outcome WHERE a.outcome = 'begun'
 )"""
+# By the primary key whatever the planner knows of the table: an UPDATE that joins it reads all attempts of a log that is
+# too young to have statistics.
+COMPLETED = "ON CONFLICT (outbox, row_id, began_at) DO UPDATE"
 
 # The age of the first attempt that may have sent this edition since a person last decided on the row. A row that was
 # lost and is not in the log is as old as can be. Clocks may go back, so the order of acts is that of their numbers.
@@ -44,23 +51,17 @@ EDITION = """encode(sha256(
     convert_to(coalesce({destination}, ''), 'UTF8') || decode('00', 'hex') || coalesce({content}, '')
 ), 'hex')"""
 
-# A row that was not tried leaves nothing in the log. An attempt that was taken for lost stays so: its late end stands
-# beside it, so that the person who decides finds it, and settling it twice records it once.
-ATTEMPTS_OF_MAILS = """, logged AS (
-    UPDATE ferryman.outbox_attempt a
-    SET ended_at = clock_timestamp(), outcome = n.outcome, code = n.code, error = n.error, reference = n.reference,
-        excerpt = n.excerpt
-    FROM n WHERE {is_attempt} AND a.outcome = 'begun' AND n.outcome <> 'released'
-), late AS (
-    INSERT INTO ferryman.outbox_attempt (outbox, row_id, began_at, outcome, code, error, reference, excerpt, content)
-    SELECT {name}, a.row_id, a.began_at + interval '1 microsecond', n.outcome, n.code, n.error, n.reference, n.excerpt,
-           n.content
-    FROM n JOIN ferryman.outbox_attempt a ON {is_attempt}
-    WHERE a.outcome = 'lost' AND n.outcome <> 'released'
-    ON CONFLICT DO NOTHING
+# The end of an attempt completes the row of its claim. One that was taken for lost stays so: its late end stands beside
+# it, so that the person who decides finds it, and settling it twice records it once.
+ENDED_AT_CLAIM = """
+    {completed}
+    SET ended_at = clock_timestamp(), outcome = EXCLUDED.outcome, code = EXCLUDED.code, error = EXCLUDED.error,
+        reference = EXCLUDED.reference, excerpt = EXCLUDED.excerpt
+    WHERE a.outcome = 'begun'
 ), not_tried AS (
-    DELETE FROM ferryman.outbox_attempt a USING n WHERE {is_attempt} AND a.outcome = 'begun' AND n.outcome = 'released'
-)"""
+    DELETE FROM ferryman.outbox_attempt a USING n WHERE {is_attempt} AND a.outcome = 'begun' AND n.outcome = 'released'"""
+BEGAN_AT = """n.claimed_at + CASE (SELECT a.outcome FROM ferryman.outbox_attempt a WHERE {is_attempt})
+                                            WHEN 'lost' THEN interval '1 us' ELSE interval '0' END"""
 IS_ATTEMPT = "a.outbox = {name} AND a.row_id = n.id::text AND a.began_at = n.claimed_at"
 
 

@@ -2,7 +2,7 @@
 
 from datetime import datetime
 from enum import Enum
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from ferryman.channels.outcome import Delivered, Held, Outcome, Rejected, Retry, Unavailable, Unknown
 from ferryman.relay.model import Entry
@@ -14,6 +14,8 @@ IN_DOUBT_BEGINS = "in doubt: "
 
 BY_HAND = "discarded by hand"
 """The beginning of the error of a row that a person gave up."""
+
+_Failure: TypeAlias = Rejected | Retry | Unavailable | Unknown
 
 # The longest wait that a channel may ask for: as long as `http.retry_after_cap_seconds` may be.
 _LONGEST_ASKED_SECONDS = 604_800.0
@@ -91,31 +93,35 @@ class Settling(NamedTuple):
         return self.end in (RowEnd.FAILED, RowEnd.GIVEN_UP)
 
 
-def settling(outbox: Outbox, row: Claimed, outcome: Outcome | None, *, dice: float = 0.0, now: float = 0.0) -> Settling:
-    """Decide on a row; without an outcome it was not tried.
+def settling(
+    outbox: Outbox, row: Claimed, outcome: Outcome | None, content: str | None = None, seconds: float = 0.0,
+    *, dice: float = 0.0, now: float = 0.0,
+) -> Settling:  # fmt: skip
+    """Decide on a row; without an outcome it was not tried. `content` and `seconds` are those of its send.
 
     Without a word for dead, a rejected row is tried as often as any other that fails. An HTTP destination concerns the
     row alone: each of its failures counts. Kafka and a mail provider are shared by all rows: their outages count for
     none, unless `retry.count_outages` says so, or the row is older than `retry.max_outage_seconds`.
     """
+    if isinstance(outcome, Delivered):
+        return Settling(row, RowEnd.DONE, outbox.words.done, None, None, outcome, content, seconds)
+    decided = released(row) if outcome is None else _undelivered(outbox, row, outcome, dice, now)
+    return decided._replace(outcome=outcome, content=content, seconds=seconds)
+
+
+def _undelivered(outbox: Outbox, row: Claimed, why: _Failure | Held, dice: float, now: float) -> Settling:
+    if isinstance(why, Held) or (isinstance(why, Rejected) and outbox.words.dead is not None):
+        return _given_up(outbox, row, why)
+    # Kafka drops duplicates by their id; a mail provider may not.
+    released_for = {"kafka": (Unavailable, Unknown), "email": (Unavailable,)}.get(outbox.channel, ())
+    if isinstance(why, released_for) and not (outbox.retry.count_outages or _is_overdue(outbox, row, now)):
+        return released(row, why.error)
+    return _failed(outbox, row, why, dice)
+
+
+def _is_overdue(outbox: Outbox, row: Claimed, now: float) -> bool:
     longest = outbox.retry.max_outage_seconds
-    overdue = longest is not None and row.created_us > 0 and now - row.created_us / 1e6 > longest
-    shared = outbox.channel in ("kafka", "email") and not (outbox.retry.count_outages or overdue)
-    match outcome:
-        case None:
-            return released(row)
-        case Delivered():
-            return Settling(row, RowEnd.DONE, outbox.words.done)
-        case Rejected() if outbox.words.dead is not None:
-            return _given_up(outbox, row, outcome)
-        case Unavailable(error) | Unknown(error) if shared and (
-            outbox.channel == "kafka" or type(outcome) is Unavailable
-        ):
-            return released(row, error)  # Kafka drops duplicates by their id; a mail provider may not
-        case Held():
-            return _given_up(outbox, row, outcome)
-        case Rejected() | Retry() | Unavailable() | Unknown():
-            return _failed(outbox, row, outcome, dice)
+    return longest is not None and row.created_us > 0 and now - row.created_us / 1e6 > longest
 
 
 def released(row: Claimed, error: str | None = None) -> Settling:
@@ -124,7 +130,7 @@ def released(row: Claimed, error: str | None = None) -> Settling:
     return Settling(row, RowEnd.RELEASED, row.status_before, kept)
 
 
-def _failed(outbox: Outbox, row: Claimed, why: Rejected | Retry | Unavailable | Unknown, dice: float) -> Settling:
+def _failed(outbox: Outbox, row: Claimed, why: _Failure, dice: float) -> Settling:
     retries = retries_of(outbox.retry)
     if outbox.retry.once or (retries.limit and row.attempts >= retries.limit):
         return _given_up(outbox, row, why)
@@ -133,7 +139,7 @@ def _failed(outbox: Outbox, row: Claimed, why: Rejected | Retry | Unavailable | 
     return Settling(row, RowEnd.FAILED, outbox.words.pending[-1], why.error, wait)
 
 
-def _given_up(outbox: Outbox, row: Claimed, why: Rejected | Retry | Unavailable | Unknown | Held) -> Settling:
+def _given_up(outbox: Outbox, row: Claimed, why: _Failure | Held) -> Settling:
     """Give the row up. A mail that this attempt or an earlier one may have sent is left to a person."""
     may_have_arrived = isinstance(why, Unknown) or getattr(why, "in_doubt", False) or row.may_have_arrived
     in_doubt = isinstance(why, Held) or (outbox.channel == "email" and may_have_arrived)

@@ -332,10 +332,9 @@ class DescribedOutbox:
     def _settle_ended(self, table: Table, sent: Sequence[SentRow]) -> Turn:
         if not sent:
             return Turn()
+        now = time.time()
         settlings = [
-            settling(self.outbox, each.row, each.outcome, dice=random.random(), now=time.time())._replace(
-                outcome=each.outcome, content=each.content, seconds=each.seconds
-            )
+            settling(self.outbox, each.row, each.outcome, each.content, each.seconds, dice=random.random(), now=now)
             for each in sent
         ]
         self.before("settle rows")

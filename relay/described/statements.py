@@ -120,24 +120,25 @@ _SETTLE = """\
 -- outbox.settle
 WITH n AS (
     SELECT * FROM unnest(
-        %(ids)s::text[]::{id_type}[], %(claimed_ats)s::{lease_type}[], %(statuses)s::text[], %(backs)s::integer[],
-        %(errors)s::text[], %(dones)s::boolean[], %(waits)s::float8[], %(references)s::text[]{logged_columns})
-    n (id, claimed_at, status, back, error, done, wait_seconds, reference{logged_names})
+        %(ids)s::text[]::{id_type}[], %(claimed_ats)s::text[]::{lease_type}[], %(ends)s::text[], %(statuses)s::text[],
+        %(errors)s::text[], %(waits)s::text[]::float8[], %(references)s::text[]{logged_columns})
+    n (id, claimed_at, ending, status, error, wait_seconds, reference{logged_names})
 ){logged}
 UPDATE {table} t
 SET {set_next}{set_done}{set_reference}{set_touched}{status} = n.status::{status_type},
-    {attempts} = greatest(t.{attempts} - n.back, 0), {error} = n.error::{error_type}
+    {attempts} = greatest(t.{attempts} - (n.ending IN ('done', 'released'))::integer, 0), {error} = n.error::{error_type}
 FROM n
 WHERE t.{id} = n.id AND t.{status} NOT IN ({terminal})
-  AND (n.done{same_content} OR t.{lease} = n.claimed_at AND {in_flight})
+  AND (n.ending = 'done'{same_content} OR t.{lease} = n.claimed_at AND {in_flight})
 RETURNING t.{id}::text
 """
 
+# A row that was not tried leaves nothing in the log.
 _ATTEMPTS = """, logged AS (
-    INSERT INTO ferryman.outbox_attempt (outbox, row_id, began_at, outcome, code, error, reference, excerpt, content)
-    SELECT {name}, n.id::text, n.claimed_at, n.outcome, n.code, n.error, n.reference, n.excerpt, n.content
-    FROM n WHERE n.outcome <> 'released'
-    ON CONFLICT DO NOTHING
+    INSERT INTO ferryman.outbox_attempt AS a
+        (outbox, row_id, began_at, outcome, code, error, reference, excerpt, content)
+    SELECT {name}, n.id::text, {began_at}, n.outcome, n.code, n.error, n.reference, n.excerpt, n.content
+    FROM n WHERE n.outcome <> 'released'{if_logged}
 )"""
 _LOGGED = {
     "logged": _ATTEMPTS,
@@ -224,7 +225,7 @@ def compiled(name: str, outbox: Outbox, layout: Layout, most_content_bytes: int 
             _CLAIM,
             {**lost, "which": "{lost} AND {row}.{error} IS NOT DISTINCT FROM {in_doubt_again}"},
         ),
-        "settle": (_SETTLE, {**parts, **logged, **({"logged": mails.ATTEMPTS_OF_MAILS} if mailing else {})}),
+        "settle": (_SETTLE, {**parts, **logged}),
         "bury": (_BURY, bury),
         "backlog": (_BACKLOG, parts),
     }
@@ -288,6 +289,7 @@ def parts_of(name: str, outbox: Outbox, layout: Layout) -> Parts:
         "each": "",
         "was_lost": "false",
         "is_attempt": mails.IS_ATTEMPT,
+        "completed": mails.COMPLETED,
     }
     parts: Parts = {**columns, **types, **literals, **conditions, **_states(words.claimed), **_content(outbox, layout)}
     earlier = put(_EARLIER, parts | {"row": Identifier("e")}) if outbox.order == "key" else ""
@@ -326,7 +328,7 @@ def _content(outbox: Outbox, layout: Layout) -> Parts:
     )
     media = "application/json" if kind.startswith("json") else None if kind == "bytea" else "text/plain; charset=utf-8"
     as_content = "{}" if kind in ("bytea", "") else "convert_to({}::text, 'UTF8')"
-    done = "{done_at} = CASE WHEN n.done THEN clock_timestamp() ELSE t.{done_at} END,\n    "
+    done = "{done_at} = CASE WHEN n.ending = 'done' THEN clock_timestamp() ELSE t.{done_at} END,\n    "
     next_attempt = (
         "{next_attempt_at} = CASE WHEN n.wait_seconds IS NULL THEN t.{next_attempt_at} "
         "ELSE clock_timestamp() + make_interval(secs => n.wait_seconds) END,\n    "
@@ -346,6 +348,8 @@ def _content(outbox: Outbox, layout: Layout) -> Parts:
         "edition_of_t": mails.EDITION.format(destination="{row_destination}", content="{row_payload}"),
         "doubt": mails.DOUBT if mailing else "NULL",
         "same_content": mails.SAME_CONTENT if mailing else "",
+        "began_at": mails.BEGAN_AT if mailing else "n.claimed_at",
+        "if_logged": mails.ENDED_AT_CLAIM if mailing else "\n    ON CONFLICT DO NOTHING",
         "row_reference": "t.{reference}::text" if has("reference") else "NULL",
         "row_headers": "t.{headers}::text" if has("headers") else "NULL",
         "row_content_type": "t.{content_type}::text" if has("content_type") else Literal(media),

@@ -6,17 +6,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from psycopg.sql import Composed
-
 from ferryman.channels.outcome import WORDS, Outcome
 from ferryman.migrations import chains, rights
 from ferryman.relay.described.layout import Layout, fit, look
-from ferryman.relay.described.rows import Claimed, RowEnd, Settling
+from ferryman.relay.described.rows import Claimed, Settling
 from ferryman.relay.described.statements import compiled
 from ferryman.relay.described.status_words import check_words
 from ferryman.relay.described.way_out import Room
 from ferryman.relay.store.backlog import Backlog
 from ferryman.runtime import postgres, roles
+from ferryman.runtime.columns import Texts
 from ferryman.runtime.errors import Permanent, Transient
 from ferryman.runtime.postgres import Connection
 from ferryman.runtime.settings import Database
@@ -40,7 +39,8 @@ class Table:
     """One described outbox on a connection to its database. Each call is one short transaction."""
 
     connection: Connection
-    statements: Mapping[str, Composed]
+    statements: Mapping[str, bytes]
+    """Each statement by its name, made once: psycopg would put it together again each time that it runs."""
     limits: Database
     layout: Layout
 
@@ -55,14 +55,13 @@ class Table:
 
     def claim_fair(self, room: Room, after: str | None) -> tuple[list[Claimed], str | None]:
         """Claim rows of the next destinations after this one. Return them, and where to go on; None is the start."""
-        values = {"after": after, "places": _MOST_PLACES}
-        found = self._run(self.statements["claim_fair"], _values(room) | values)
+        found = self._run(self.statements["claim_fair"], claim_values(room, after))
         rows = [_row(columns[2:], lost=False) for columns in found if columns[2] is not None]
         more = len(rows) >= room.most or (found and found[0][1] >= _MOST_PLACES)
         return rows, str(found[0][0]) if more else None
 
     def _claimed(self, name: str, room: Room, *, lost: bool = False) -> list[Claimed]:
-        found = self._run(self.statements[name], _values(room))
+        found = self._run(self.statements[name], claim_values(room))
         return sorted((_row(columns, lost=lost) for columns in found), key=lambda row: (row.created_us, row.id))
 
     def settle(self, what: Sequence[Settling], also: Callable[[Collection[str]], object] = lambda _: None) -> set[str]:
@@ -71,18 +70,17 @@ class Table:
         `also` is called with these ids in the same transaction.
         """
         wanted = {
-            "ids": [each.row.id for each in what],
-            "claimed_ats": [each.row.claimed_at for each in what],
-            "statuses": [each.status for each in what],
-            "backs": [0 if each.counts else 1 for each in what],
-            "errors": [each.error for each in what],
-            "dones": [each.end is RowEnd.DONE for each in what],
-            "waits": [each.wait_seconds for each in what],
-            "references": [getattr(each.outcome, "reference", None) for each in what],
-            "outcomes": [_recorded(each.outcome) for each in what],
-            "codes": [getattr(each.outcome, "code", None) for each in what],
-            "excerpts": [getattr(each.outcome, "excerpt", None) for each in what],
-            "contents": [each.content for each in what],
+            "ids": Texts(each.row.id for each in what),
+            "claimed_ats": Texts(str(each.row.claimed_at) for each in what),
+            "ends": Texts(each.end.value for each in what),
+            "statuses": Texts(each.status for each in what),
+            "errors": Texts(each.error for each in what),
+            "waits": Texts(None if each.wait_seconds is None else str(each.wait_seconds) for each in what),
+            "references": Texts(getattr(each.outcome, "reference", None) for each in what),
+            "outcomes": Texts(_recorded(each.outcome) for each in what),
+            "codes": Texts(getattr(each.outcome, "code", None) for each in what),
+            "excerpts": Texts(getattr(each.outcome, "excerpt", None) for each in what),
+            "contents": Texts(each.content for each in what),
         }
         with postgres.transaction(self.connection, self.limits) as cursor:
             settled = {identity for (identity,) in cursor.execute(self.statements["settle"], wanted).fetchall()}
@@ -109,7 +107,7 @@ class Table:
     def backlog(self) -> list[Backlog]:
         return [Backlog(*row) for row in self._run(self.statements["backlog"])]
 
-    def _run(self, statement: Composed, values: Mapping[str, Any] | None = None) -> list[tuple[Any, ...]]:
+    def _run(self, statement: bytes, values: Mapping[str, Any] | None = None) -> list[tuple[Any, ...]]:
         with postgres.transaction(self.connection, self.limits) as cursor:
             return cursor.execute(statement, values).fetchall()
 
@@ -124,7 +122,9 @@ def open_table(
             chains.check(connection, (owner,))  # one of ours: its migrations make it
         layout = fit(name, outbox, live)
         check_words(connection, name, outbox, layout)
-    return Table(connection, compiled(name, outbox, layout, most_content_bytes), limits, layout)
+    templates = compiled(name, outbox, layout, most_content_bytes)
+    statements = {each: template.as_bytes(connection) for each, template in templates.items()}
+    return Table(connection, statements, limits, layout)
 
 
 def check_log(connection: Connection, name: str) -> None:
@@ -147,10 +147,11 @@ def refusals_are_the_tables(outbox: str) -> Iterator[None]:
         ) from error  # fmt: skip
 
 
-def _values(room: Room) -> dict[str, Any]:
+def claim_values(room: Room, after: str | None = None) -> dict[str, Any]:
+    """Return the values of a claim's statement; `after` is the destination that a fair claim goes on from."""
     return {
-        "most": room.most, "avoided": list(room.avoided), "each": room.each, "busy": list(room.busy),
-        "in_flight": list(room.busy.values()), "begun": list(room.begun),
+        "most": room.most, "avoided": Texts(room.avoided), "each": room.each, "busy": Texts(room.busy),
+        "in_flight": list(room.busy.values()), "begun": Texts(room.begun), "after": after, "places": _MOST_PLACES,
     }  # fmt: skip
 
 

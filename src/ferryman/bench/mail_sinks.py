@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from statistics import median_low
-from typing import Any
 
 import psycopg
 
@@ -12,7 +11,8 @@ from ferryman.bench.goals import Figure, Goal, percentiles
 from ferryman.bench.meters import Connection, MeasurementFailed
 from ferryman.bench.servers import Bench, ratio
 from ferryman.bench.sinks import batch_statements, claim_ms, patience, receiver
-from ferryman.relay.described.table import Table, open_table
+from ferryman.relay.described.table import Table, claim_values, open_table
+from ferryman.relay.described.way_out import Room
 from ferryman.runtime.settings import Database
 from ferryman.runtime.settings_outbox import Outbox
 from ferryman.services.memos.memos_settings import MemosSettings, described
@@ -133,7 +133,6 @@ def _opened(connection: Connection) -> Table:
 
 def _plan(table: Table) -> list[str]:
     """Return how PostgreSQL claims: the nodes of its plan."""
-    values: dict[str, Any] = {"most": _AT_ONCE, "avoided": [], "begun": []}
-    explain = psycopg.sql.SQL("EXPLAIN (COSTS off) ") + table.statements["claim"]
-    lines = [line for (line,) in table.connection.execute(explain, values).fetchall()]
+    explain = b"EXPLAIN (COSTS off) " + table.statements["claim"]
+    lines = [line for (line,) in table.connection.execute(explain, claim_values(Room(_AT_ONCE))).fetchall()]
     return [line.strip() for line in lines if "->" in line or "Index Cond" in line]

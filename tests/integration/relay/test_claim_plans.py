@@ -4,12 +4,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import pytest
-from psycopg.sql import SQL
 from pydantic import SecretStr
 
 from ferryman import Courier
 from ferryman.relay.described.couriers import courier
-from ferryman.relay.described.table import Table
+from ferryman.relay.described.table import Table, claim_values
+from ferryman.relay.described.way_out import Room
 from ferryman.runtime.postgres import Connection
 from ferryman.runtime.settings import Settings
 from ferryman.runtime.settings_email import Email
@@ -20,8 +20,7 @@ from ferryman.services.runner.runner_settings import RunnerSettings, described
 from support.hooks import HookTable
 
 MANY = pytest.mark.parametrize("many", [50_000, pytest.param(200_000, marks=pytest.mark.prove)])
-VALUES = {"most": 16, "avoided": [], "after": None, "places": 256, "busy": [], "in_flight": [], "each": 8,
-          "begun": []}  # fmt: skip
+VALUES = claim_values(Room(16, each=8))
 OF_LOST_ROWS = ("claim_lost", "claim_twice_lost", "bury")
 
 # The other rows: done; due; and waiting for their next attempt. Each has a status, and the hours until it is due.
@@ -59,7 +58,7 @@ class Cost(NamedTuple):
 
 def cost(db: Connection, table: Table, name: str) -> Cost:
     """Run a statement as EXPLAIN does, and undo it."""
-    explain = SQL("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON)\n") + table.statements[name]
+    explain = b"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON)\n" + table.statements[name]
     with db.transaction(force_rollback=True):
         row = db.execute(explain, VALUES).fetchone()
     assert row is not None
@@ -139,7 +138,7 @@ def test_claim_of_mails_reads_few_of_those_that_one_transaction_wrote(
 def test_claim_converts_each_content_once(hooks: HookTable, name: str, own: bool) -> None:
     """Its size is compared with the bound, returned, and so is the content: a large jsonb takes long to convert."""
     with hooks.courier(Courier("worker", outbox="hooks") if own else None) as turns:
-        plan = hooks.db.execute(SQL("EXPLAIN (VERBOSE)\n") + turns.table.statements[name], VALUES).fetchall()
+        plan = hooks.db.execute(b"EXPLAIN (VERBOSE)\n" + turns.table.statements[name], VALUES).fetchall()
     conversions = [line for (line,) in plan if "convert_to" in line]
     assert len(conversions) == 1
     assert conversions[0].count("convert_to") == 1

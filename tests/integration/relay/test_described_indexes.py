@@ -11,6 +11,8 @@ from ferryman.cli.app import run
 from ferryman.relay.admin.table_check import examine
 from ferryman.relay.described.layout import fit, look
 from ferryman.relay.described.statements import compiled
+from ferryman.relay.described.table import claim_values
+from ferryman.relay.described.way_out import Room
 from ferryman.runtime.errors import Exit, Misconfigured
 from support.hooks import HookTable
 
@@ -82,22 +84,12 @@ def test_the_indexes_that_check_names_serve_the_plan_of_a_claim(hooks: HookTable
         hooks.db.execute(flaw.ddl.encode())
     assert examine(hooks.db, "hooks", outbox) == []
     hooks.db.execute("ANALYZE shop.hooks; SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_sort = off")
-    values = {
-        "most": 10,
-        "avoided": [],
-        "each": 8,
-        "after": None,
-        "places": 9,
-        "busy": [],
-        "in_flight": [],
-        "begun": [],
-    }
     statements = compiled("hooks", outbox, fit("hooks", outbox, look(hooks.db, outbox)))
     for name in (
         "claim_fair" if "claim_fair" in statements else "claim",
         *(["claim_lost"] if outbox.words.claimed else []),
     ):
-        plan = hooks.db.execute(b"EXPLAIN " + statements[name].as_bytes(), values).fetchall()
+        plan = hooks.db.execute(b"EXPLAIN " + statements[name].as_bytes(), claim_values(Room(10, each=8))).fetchall()
         lines = [line for (line,) in plan]
         assert not any("Seq Scan on hooks" in line for line in lines), lines
         assert any("Scan using hooks_" in line and "pkey" not in line for line in lines), lines
