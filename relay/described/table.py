@@ -69,21 +69,9 @@ class Table:
 
         `also` is called with these ids in the same transaction.
         """
-        wanted = {
-            "ids": Texts(each.row.id for each in what),
-            "claimed_ats": Texts(str(each.row.claimed_at) for each in what),
-            "ends": Texts(each.end.value for each in what),
-            "statuses": Texts(each.status for each in what),
-            "errors": Texts(each.error for each in what),
-            "waits": Texts(None if each.wait_seconds is None else str(each.wait_seconds) for each in what),
-            "references": Texts(getattr(each.outcome, "reference", None) for each in what),
-            "outcomes": Texts(_recorded(each.outcome) for each in what),
-            "codes": Texts(getattr(each.outcome, "code", None) for each in what),
-            "excerpts": Texts(getattr(each.outcome, "excerpt", None) for each in what),
-            "contents": Texts(each.content for each in what),
-        }
         with postgres.transaction(self.connection, self.limits) as cursor:
-            settled = {identity for (identity,) in cursor.execute(self.statements["settle"], wanted).fetchall()}
+            found = cursor.execute(self.statements["settle"], settle_values(what)).fetchall()
+            settled = {identity for (identity,) in found}
             also(settled)
         return settled
 
@@ -153,6 +141,23 @@ def claim_values(room: Room, after: str | None = None) -> dict[str, Any]:
         "most": room.most, "avoided": Texts(room.avoided), "each": room.each, "busy": Texts(room.busy),
         "in_flight": list(room.busy.values()), "begun": Texts(room.begun), "after": after, "places": _MOST_PLACES,
     }  # fmt: skip
+
+
+def settle_values(what: Sequence[Settling]) -> dict[str, Texts]:
+    """Return the values of the statement that settles these rows: a column for each."""
+    return {
+        "ids": Texts(each.row.id for each in what),
+        "claimed_ats": Texts(str(each.row.claimed_at) for each in what),
+        "ends": Texts(each.end.value for each in what),
+        "statuses": Texts(each.status for each in what),
+        "errors": Texts(each.error for each in what),
+        "waits": Texts(None if each.wait_seconds is None else str(each.wait_seconds) for each in what),
+        "references": Texts(getattr(each.outcome, "reference", None) for each in what),
+        "outcomes": Texts(_recorded(each.outcome) for each in what),
+        "codes": Texts(getattr(each.outcome, "code", None) for each in what),
+        "excerpts": Texts(getattr(each.outcome, "excerpt", None) for each in what),
+        "contents": Texts(each.content for each in what),
+    }
 
 
 def _row(columns: Sequence[Any], *, lost: bool, sent: bool = True) -> Claimed:

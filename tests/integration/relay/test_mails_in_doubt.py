@@ -36,6 +36,12 @@ def desk(db: Connection, url: str, settings: Email) -> RowDesk:
     return open_rows(Desk(db, described.database), "mails", "mails", described.outbox["mails"])
 
 
+def as_courier(db: Connection, url: str) -> str:
+    """Return the URL of a login that has the role of couriers alone."""
+    db.execute("GRANT USAGE ON SCHEMA shop TO ferryman_courier; GRANT SELECT, UPDATE ON shop.mails TO ferryman_courier")
+    return stack.login(url, "mails", "ferryman_courier")
+
+
 def until_settled(turns: CourierTurns, db: Connection) -> str:
     """Take turns until the first row is sent or dead. Return its status."""
     until = time.monotonic() + 15
@@ -117,9 +123,7 @@ def test_attempt_that_has_not_ended_is_shown(
 def test_mail_that_was_claimed_and_released_is_not_in_doubt(db: Connection, ferryman_database_url: str) -> None:
     """The role of couriers is enough for that."""
     write(db, "ann@example.com")
-    db.execute("GRANT USAGE ON SCHEMA shop TO ferryman_courier; GRANT SELECT, UPDATE ON shop.mails TO ferryman_courier")
-    url = stack.login(ferryman_database_url, "mails", "ferryman_courier")
-    with MailServer() as server, mailing(url, by_smtp(server)) as turns:
+    with MailServer() as server, mailing(as_courier(db, ferryman_database_url), by_smtp(server)) as turns:
         [row] = turns.table.claim(1)
         assert turns.table.settle([released(row)]) == {"1"}
         assert until_settled(turns, db) == "SENT"
@@ -137,13 +141,13 @@ def test_lost_mail_whose_log_is_gone_is_held(db: Connection, ferryman_database_u
 
 
 def test_end_of_an_attempt_that_was_taken_for_lost_is_known(db: Connection, ferryman_database_url: str) -> None:
-    """The person who decides finds it in the log."""
+    """The person who decides finds it in the log. The role of couriers is enough for that."""
     write(db, "ann@example.com")
-    with MailServer() as server, mailing(ferryman_database_url, by_smtp(server)) as turns:
+    with MailServer() as server, mailing(as_courier(db, ferryman_database_url), by_smtp(server)) as turns:
         row = die_while_sending(turns, db)
         assert until_settled(turns, db) == "DEAD"
         outcome = Retry("full", Code.MAILBOX_BUSY)
-        late = settling(mail_settings("", by_smtp(server)).outbox["mails"], row, outcome)._replace(outcome=outcome)
+        late = settling(mail_settings("", by_smtp(server)).outbox["mails"], row, outcome)
         for _ in range(2):
             assert turns.table.settle([late]) == set()
             assert attempts(db) == [("lost", None), ("held", "NOT_LOOKED_UP"), ("failed", "MAILBOX_BUSY")]
@@ -251,7 +255,7 @@ def test_late_success_is_that_of_the_mail_that_was_sent(
             db.execute("UPDATE shop.mails SET destination = 'right@example.com'")
         by_hand = desk(db, ferryman_database_url, by_smtp(server))
         assert list(described_rows.resolve(by_hand, ONE, BY_PERSON, sent=False)) == [1]
-        late = settling(by_hand.outbox, row, Delivered())._replace(outcome=Delivered(), content=row.edition)
+        late = settling(by_hand.outbox, row, Delivered(), row.edition)
         assert turns.table.settle([late]) == (set() if corrected else {"1"})
         assert until_settled(turns, db) == "SENT"
         assert [each.recipients for each in server.received] == ([("right@example.com",)] if corrected else [])

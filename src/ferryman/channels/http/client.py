@@ -57,6 +57,8 @@ class HttpAnswer:
 
     def excerpt(self, secrets: Iterable[str]) -> str | None:
         """Return the beginning of the body as the database may hold it, also if it repeats the request's secrets."""
+        if not self.body:
+            return None
         text = self.body.decode("utf-8", "replace").replace("\0", "�")
         for each in secrets:
             text = text.replace(each, MASK)
@@ -110,14 +112,14 @@ class HttpChannel:
 
     async def ask(self, item: Post, method: str = "POST") -> HttpAnswer | Outcome:
         """Make one request, and return its answer, or why there is none."""
-        request = request_of(item, most_body_bytes=self._settings.max_body_bytes, at=int(self._clock()))
+        request = request_of(item, most_body_bytes=self._settings.max_body_bytes, at=int(self._clock()), method=method)
         if isinstance(request, Rejected):
             return request
         seen, connects = HttpAnswer(), Connects()
         CONNECTS.set(connects)
         try:
             async with asyncio.timeout(self._settings.timeout_seconds):
-                await self._exchange(request._replace(method=method), item.body, seen, connects)
+                await self._exchange(request, item.body, seen, connects)
         except (aiohttp.ClientError, OSError) as error:  # TimeoutError is an OSError
             if not seen.status:
                 return self._unanswered(error, item, request, connects)

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from typing import NamedTuple
 
 from yarl import URL
@@ -12,6 +13,7 @@ from ferryman.channels.model import Post
 from ferryman.channels.outcome import Code, Rejected
 from ferryman.runtime.endpoints import InvalidSecret, is_token, why_no_endpoint
 
+_MOST_KNOWN_URLS = 1024
 _MOST_HEADERS = 100
 _MOST_HEADER_CHARACTERS = 16384
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -32,7 +34,7 @@ class HttpRequest(NamedTuple):
     method: str = "POST"
 
 
-def request_of(post: Post, *, most_body_bytes: int, at: int) -> HttpRequest | Rejected:
+def request_of(post: Post, *, most_body_bytes: int, at: int, method: str = "POST") -> HttpRequest | Rejected:
     """Return the request of one attempt at this time, in seconds since 1970, or why it cannot be sent."""
     url = parsed(post.url)
     if isinstance(url, Rejected):
@@ -45,9 +47,10 @@ def request_of(post: Post, *, most_body_bytes: int, at: int) -> HttpRequest | Re
     except InvalidSecret as error:
         return Rejected(error.message, Code.SECRET_INVALID)
     bearer = {} if post.bearer is None else {"Authorization": f"Bearer {post.bearer}"}
-    return HttpRequest(url, {**post.headers, "Content-Type": post.content_type, **bearer, **signed})
+    return HttpRequest(url, {**post.headers, "Content-Type": post.content_type, **bearer, **signed}, method)
 
 
+@lru_cache(maxsize=_MOST_KNOWN_URLS)
 def parsed(text: str) -> URL | Rejected:
     """Return the URL, or why no request can go to it. The words show none of it: it may hold a secret."""
     why = why_no_endpoint(text)
@@ -67,7 +70,8 @@ def _problems(post: Post, most_body_bytes: int) -> Iterator[Rejected]:
         yield Rejected("the bearer token is empty or has a character that a header cannot have", Code.SECRET_INVALID)
     if not _VALUE.fullmatch(post.content_type) or not post.content_type:
         yield Rejected("the content type is not a valid header", Code.HEADER_INVALID)
-    yield from _header_problems(post.headers, frozenset({"authorization"} if post.bearer is not None else ()))
+    if post.headers:
+        yield from _header_problems(post.headers, frozenset({"authorization"} if post.bearer is not None else ()))
 
 
 def _header_problems(headers: Mapping[str, str], taken: frozenset[str]) -> Iterator[Rejected]:

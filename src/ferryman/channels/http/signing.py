@@ -4,6 +4,7 @@ import base64
 import hmac
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 
 from ferryman.runtime.endpoints import signing_key
 
@@ -11,6 +12,7 @@ ID_HEADER = "webhook-id"
 TIME_HEADER = "webhook-timestamp"
 SIGNATURE_HEADER = "webhook-signature"
 _ID = re.compile(r"[!-\-/-~]{1,256}")
+_key_of = lru_cache(maxsize=256)(signing_key)
 
 
 def is_signable(identifier: str) -> bool:
@@ -26,6 +28,6 @@ def signed_headers(identifier: str, body: bytes, secrets: Sequence[str], *, at: 
     headers = {ID_HEADER: identifier, TIME_HEADER: str(at)}
     if secrets:
         signed = b"%b.%d.%b" % (identifier.encode("ascii"), at, body)
-        digests = [hmac.digest(signing_key(each), signed, "sha256") for each in secrets]
+        digests = [hmac.digest(_key_of(each), signed, "sha256") for each in secrets]
         headers[SIGNATURE_HEADER] = " ".join("v1," + base64.b64encode(each).decode() for each in digests)
     return headers
