@@ -23,15 +23,15 @@ BEGUN = """, read AS MATERIALIZED (
 )"""
 NEVER_ENDED = """, never_ended AS (
     INSERT INTO ferryman.outbox_attempt AS a (outbox, row_id, began_at, outcome)
-    SELECT {name}, open.row_id, open.began_at, 'lost' FROM due CROSS JOIN LATERAL (
+    SELECT {name}, begun.row_id, begun.began_at, 'lost' FROM due CROSS JOIN LATERAL (
         SELECT o.row_id, o.began_at FROM ferryman.outbox_attempt o
         WHERE o.outbox = {name} AND o.row_id = due.id::text AND o.outcome = 'begun' OFFSET 0
-    ) open
-    {completed} SET ended_at = clock_timestamp(), outcome = EXCLUDED.outcome WHERE a.outcome = 'begun'
+    ) begun
+    {completed}outcome = EXCLUDED.outcome WHERE a.outcome = 'begun'
 )"""
-# By the primary key whatever the planner knows of the table: an UPDATE that joins it reads all attempts of a log that is
-# too young to have statistics.
-COMPLETED = "ON CONFLICT (outbox, row_id, began_at) DO UPDATE"
+# A conflict is found by the primary key, whatever the planner knows of the log. An UPDATE that joins a log without
+# statistics reads all of it.
+COMPLETED = "ON CONFLICT (outbox, row_id, began_at) DO UPDATE SET ended_at = clock_timestamp(), "
 
 # The age of the first attempt that may have sent this edition since a person last decided on the row. A row that was
 # lost and is not in the log is as old as can be. Clocks may go back, so the order of acts is that of their numbers.
@@ -53,15 +53,15 @@ EDITION = """encode(sha256(
 
 # The end of an attempt completes the row of its claim. One that was taken for lost stays so: its late end stands beside
 # it, so that the person who decides finds it, and settling it twice records it once.
-ENDED_AT_CLAIM = """
-    {completed}
-    SET ended_at = clock_timestamp(), outcome = EXCLUDED.outcome, code = EXCLUDED.code, error = EXCLUDED.error,
-        reference = EXCLUDED.reference, excerpt = EXCLUDED.excerpt
+COMPLETES_CLAIM = """
+    {completed}outcome = EXCLUDED.outcome, code = EXCLUDED.code,
+        error = EXCLUDED.error, reference = EXCLUDED.reference, excerpt = EXCLUDED.excerpt
     WHERE a.outcome = 'begun'
 ), not_tried AS (
-    DELETE FROM ferryman.outbox_attempt a USING n WHERE {is_attempt} AND a.outcome = 'begun' AND n.outcome = 'released'"""
+    DELETE FROM ferryman.outbox_attempt a USING n
+    WHERE {is_attempt} AND a.outcome = 'begun' AND n.outcome = 'released'"""
 BEGAN_AT = """n.claimed_at + CASE (SELECT a.outcome FROM ferryman.outbox_attempt a WHERE {is_attempt})
-                                            WHEN 'lost' THEN interval '1 us' ELSE interval '0' END"""
+                                        WHEN 'lost' THEN interval '1 us' ELSE interval '0' END"""
 IS_ATTEMPT = "a.outbox = {name} AND a.row_id = n.id::text AND a.began_at = n.claimed_at"
 
 

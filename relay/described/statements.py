@@ -24,21 +24,25 @@ _LARGEST = {"smallint": 2**15 - 1, "integer": 2**31 - 1, "bigint": 2**63 - 1}
 # The longest list of waits that a statement holds: by then a wait has long reached its cap.
 _MOST_WAITS = 80
 
-_CLAIM = """\
--- outbox.claim
-WITH due AS (
-    SELECT t.{id} AS id, t.{error}::text AS error, t.{status}::text AS status, t.{lease} AS lease
-    FROM {table} t
-    WHERE {which} AND {left}{turn}{not_begun}{avoided}{each}
-    ORDER BY {order}
-    LIMIT %(most)s
-    FOR UPDATE OF t SKIP LOCKED
-){logged}, claimed AS (
+_FOUND = """t.{id} AS id, t.{error}::text AS error, t.{status}::text AS status, t.{lease} AS lease
+    FROM {table} t"""
+
+_CHANGED = """claimed AS (
     UPDATE {table} t SET {set_claimed}
     FROM due
     WHERE t.{id} = due.id
     RETURNING {claimed_row}
-){begun}
+)"""
+
+_CLAIM = """\
+-- outbox.claim
+WITH due AS (
+    SELECT {found}
+    WHERE {which} AND {left}{turn}{not_begun}{avoided}{each}
+    ORDER BY {order}
+    LIMIT %(most)s
+    FOR UPDATE OF t SKIP LOCKED
+){logged}, {changed}{begun}
 SELECT {read_row}
 """
 
@@ -59,8 +63,7 @@ WITH RECURSIVE places (place, number) AS (
     LEFT JOIN unnest(%(busy)s::text[]::{destination_type}[], %(in_flight)s::integer[]) b (place, rows)
         ON b.place = p.place
     CROSS JOIN LATERAL (
-        SELECT t.{id} AS id, t.{error}::text AS error, t.{status}::text AS status, t.{lease} AS lease
-        FROM {table} t
+        SELECT {found}
         WHERE t.{destination} = p.place AND {which} AND {left}{turn}{not_begun}
         ORDER BY {order}
         LIMIT greatest(%(each)s - coalesce(b.rows, 0), 0)
@@ -68,12 +71,7 @@ WITH RECURSIVE places (place, number) AS (
     ) head
     WHERE p.place IS NOT NULL AND p.place::text <> ALL (%(avoided)s::text[])
     LIMIT %(most)s
-), claimed AS (
-    UPDATE {table} t SET {set_claimed}
-    FROM due
-    WHERE t.{id} = due.id
-    RETURNING {claimed_row}
-)
+), {changed}
 SELECT p.place::text, walk.many, found.*
 FROM (SELECT count(place) FROM places) walk (many)
 JOIN places p ON p.number = CASE WHEN (SELECT count(*) FROM due) < %(most)s THEN walk.many
@@ -97,6 +95,8 @@ _EACH = """
 _SET_CLAIMED = """\
 {set_status}{set_touched}{attempts} = least(coalesce(t.{attempts}, 0), {most_attempts} - 1) + 1,
     {lease} = clock_timestamp(), {error} = {mark}"""
+
+_SET_BURIED = "{set_touched}{status} = {given_up}, {error} = {words}"
 
 _CLAIMED_ROW = """due.id::text AS id, {row_destination} AS destination, {row_key} AS key, {row_type} AS type,
               {row_headers} AS headers, {row_content_type} AS content_type,
@@ -126,10 +126,11 @@ WITH n AS (
 ){logged}
 UPDATE {table} t
 SET {set_next}{set_done}{set_reference}{set_touched}{status} = n.status::{status_type},
-    {attempts} = greatest(t.{attempts} - (n.ending IN ('done', 'released'))::integer, 0), {error} = n.error::{error_type}
+    {attempts} = greatest(t.{attempts} - (n.ending IN ('done', 'released'))::integer, 0),
+    {error} = n.error::{error_type}
 FROM n
 WHERE t.{id} = n.id AND t.{status} NOT IN ({terminal})
-  AND (n.ending = 'done'{same_content} OR t.{lease} = n.claimed_at AND {in_flight})
+  AND (t.{lease} = n.claimed_at AND {in_flight} OR n.ending = 'done'{same_content})
 RETURNING t.{id}::text
 """
 
@@ -151,17 +152,11 @@ _NOT_LOGGED = {"logged": "", "logged_columns": "", "logged_names": ""}
 _BURY = """\
 -- outbox.bury
 WITH due AS (
-    SELECT t.{id} AS id, t.{error}::text AS error, t.{status}::text AS status, t.{lease} AS lease
-    FROM {table} t
+    SELECT {found}
     WHERE {lost} AND NOT {left}{not_begun}
     LIMIT %(most)s
     FOR UPDATE OF t SKIP LOCKED
-){logged}, claimed AS (
-    UPDATE {table} t SET {set_touched}{status} = {given_up}, {error} = {words}
-    FROM due
-    WHERE t.{id} = due.id
-    RETURNING {claimed_row}
-)
+){logged}, {changed}
 SELECT {read_row}
 """
 
@@ -217,7 +212,7 @@ def compiled(name: str, outbox: Outbox, layout: Layout, most_content_bytes: int 
     claim: Parts = {**parts, "logged": mails.NEVER_ENDED, "begun": mails.BEGUN} if mailing else parts
     lost: Parts = {**claim, "turn": "", "mark": "{in_doubt_again}"}
     lost |= {"was_lost": "true", "left": "{left_for_mails}"} if mailing else {"logged": losses}
-    bury: Parts = {**lost, "read": "claimed", "edition": "NULL", "doubt": "NULL"}
+    bury: Parts = {**lost, "set_claimed": _SET_BURIED, "read": "claimed", "edition": "NULL", "doubt": "NULL"}
     templates = {
         "claim": (_CLAIM, claim),
         "claim_lost": (_CLAIM, {**lost, "which": "{lost} AND {row}.{error} IS DISTINCT FROM {in_doubt_again}"}),
@@ -279,6 +274,8 @@ def parts_of(name: str, outbox: Outbox, layout: Layout) -> Parts:
         "left_for_mails": "coalesce({row}.{attempts}, 0) <= {limit}" if outbox.retry.limit else "true",
         "alive": "({row}.{status} NOT IN ({terminal}) AND ({left} OR {in_flight}))",
         "lost": "{in_flight} AND (t.{lease} IS NULL OR t.{lease} + make_interval(secs => {lease_seconds}) <= now())",
+        "found": _FOUND,
+        "changed": _CHANGED,
         "not_begun": " AND t.{id} <> ALL (%(begun)s::text[]::{id_type}[])",
         "claimed_row": _CLAIMED_ROW,
         "read_row": _READ_ROW,
@@ -349,7 +346,7 @@ def _content(outbox: Outbox, layout: Layout) -> Parts:
         "doubt": mails.DOUBT if mailing else "NULL",
         "same_content": mails.SAME_CONTENT if mailing else "",
         "began_at": mails.BEGAN_AT if mailing else "n.claimed_at",
-        "if_logged": mails.ENDED_AT_CLAIM if mailing else "\n    ON CONFLICT DO NOTHING",
+        "if_logged": mails.COMPLETES_CLAIM if mailing else "\n    ON CONFLICT DO NOTHING",
         "row_reference": "t.{reference}::text" if has("reference") else "NULL",
         "row_headers": "t.{headers}::text" if has("headers") else "NULL",
         "row_content_type": "t.{content_type}::text" if has("content_type") else Literal(media),

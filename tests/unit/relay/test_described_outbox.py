@@ -53,7 +53,8 @@ def row(attempts: int, *, lost: bool = False, error: str | None = "before") -> C
 )
 def test_only_a_rows_own_failures_count(outcome: Any, attempts: int, end: RowEnd) -> None:
     """N8: an outage does not count as an attempt, unless the description says so."""
-    assert settling(outbox(), row(attempts), outcome).end is end
+    found = settling(outbox(), row(attempts), outcome, "hash", 0.5)
+    assert (found.end, found.outcome, found.content, found.seconds) == (end, outcome, "hash", 0.5)
 
 
 @pytest.mark.parametrize("outcome", [Unknown("away"), Unavailable("refused")])
