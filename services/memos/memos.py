@@ -3,6 +3,8 @@
 import base64
 import hashlib
 import json
+import random
+import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
@@ -18,9 +20,12 @@ from ferryman import InvalidMail, Mail, Permanent, Transient, check_mail
 EVENT = "memo.created"
 _NOTIFICATION = "MEMO_CREATED"
 _KEY_CHARACTERS = 100
-_TRIES = 5
+_TRIES = 12
+# Requests that conflict would conflict again if they came again together.
+_FIRST_WAIT_SECONDS = 0.005
+_LONGEST_WAIT_SECONDS = 0.2
 _LONGEST = {"number_prefix": 50, "department_code": 50, "title": 500}
-_FIELDS = {"to": "recipient", "subject": "title", "text": "email_body"}
+_FIELDS = {"to": "recipient", "subject": "title", "text": "email_body", "html": "email_html"}
 T = TypeVar("T")
 Connection: TypeAlias = "psycopg.Connection[Any]"
 
@@ -152,14 +157,15 @@ def check(memo: MemoInput, max_bytes: int | None = None) -> None:
 
 def serializably(opened: Callable[[], AbstractContextManager[Connection]], work: Callable[[Connection], T]) -> T:
     """Do the work in a transaction, and again in a new one if it conflicts with another SERIALIZABLE transaction."""
-    for left in reversed(range(_TRIES)):
+    for tried in range(1, _TRIES + 1):
         try:
             with opened() as db:
                 return work(db)
         except (psycopg.Error, Transient) as error:
             conflict = error if isinstance(error, psycopg.Error) else error.__cause__
-            if not left or not isinstance(conflict, errors.SerializationFailure | errors.DeadlockDetected):
+            if tried == _TRIES or not isinstance(conflict, errors.SerializationFailure | errors.DeadlockDetected):
                 raise
+        time.sleep(random.uniform(0, min(_LONGEST_WAIT_SECONDS, _FIRST_WAIT_SECONDS * 2**tried)))
     raise AssertionError
 
 

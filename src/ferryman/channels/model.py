@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeAlias
 
 from ferryman.channels.outcome import Code, Outcome
 from ferryman.runtime.errors import Permanent
@@ -73,12 +73,13 @@ class Mail:
     doubt: Doubt | None = None
 
 
+MailPart: TypeAlias = Literal["to", "subject", "text", "html", "key"]
+
+
 class InvalidMail(Permanent):
     """A mail or an address that cannot be sent. The message shows none of it; `part` says which part is wrong."""
 
-    def __init__(
-        self, message: str, part: Literal["to", "subject", "text", "key"] = "to", code: Code = Code.MAIL_INVALID
-    ) -> None:
+    def __init__(self, message: str, part: MailPart = "to", code: Code = Code.MAIL_INVALID) -> None:
         super().__init__(message)
         self.part = part
         self.code = code

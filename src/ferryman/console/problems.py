@@ -11,7 +11,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from ferryman.routes import MEDIA_TYPE
-from ferryman.runtime.errors import Transient
+from ferryman.runtime.errors import Transient, Unreachable
 
 log = structlog.get_logger(__name__)
 
@@ -84,4 +84,5 @@ def refusal(error: HTTPException) -> JSONResponse:
 
 def _transient(_request: Request, error: Exception) -> JSONResponse:
     log.warning("not answered", error=str(error)[:500])
-    return problem(503, "the database does not answer: try again, requests take effect once", headers=AGAIN)
+    why = "the database does not answer" if isinstance(error, Unreachable) else "the database is too busy"
+    return problem(503, f"{why}: try again, with the same id if the request has one", headers=AGAIN)

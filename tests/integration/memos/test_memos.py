@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from uuid import UUID, uuid4
 
 import psycopg
@@ -10,7 +10,7 @@ import pytest
 from psycopg import IsolationLevel, errors
 
 from ferryman.runtime.postgres import Connection
-from ferryman.services.memos.memos import MemoInput, create_memo, key_of, serializably
+from ferryman.services.memos.memos import MemoInput, create_memo, find_memo, key_of, serializably
 
 MEMO = MemoInput("HR", "people", "Summer party", "ann@example.com", "You are invited.", "Fun")
 CRUD = {"SELECT", "INSERT", "UPDATE", "DELETE"}
@@ -92,6 +92,40 @@ def test_two_writers_that_conflict_both_succeed(ferryman_db: Connection, ferryma
         thread.join(20)
     titles = {title for (title,) in ferryman_db.execute("SELECT title FROM memos.memos").fetchall()}
     assert (titles, len(tries)) == ({"after 0", "after 1"}, 3)
+
+
+def test_deadlock_is_tried_again_and_any_other_error_is_raised_at_once(ferryman_db: Connection) -> None:
+    failing: list[Exception] = [errors.DeadlockDetected(), errors.SerializationFailure(), errors.UniqueViolation()]
+
+    def work(_: Connection) -> None:
+        raise failing.pop(0)
+
+    with pytest.raises(errors.UniqueViolation):
+        serializably(lambda: nullcontext(ferryman_db), work)
+
+
+def test_memo_is_found_with_the_oldest_mail_about_its_creation(ferryman_db: Connection) -> None:
+    made = create_memo(ferryman_db, MEMO)
+    _, [oldest], _ = [
+        ferryman_db.execute(
+            "INSERT INTO memos.email_outbox (memo_id, event_type, payload, recipient_email, notification_type,"
+            " meta_created_at) VALUES (%s, %s, '{}', 'bob@example.com', 'MEMO', now() + make_interval(hours => %s))"
+            " RETURNING id", (made.id, event, hours),
+        ).fetchall()
+        for event, hours in (("memo.approved", -3), ("memo.created", -2), ("memo.created", 1))
+    ]  # fmt: skip
+    found = find_memo(ferryman_db, made.id)
+    assert found is not None
+    assert ((found.mail,), found.number, found.purpose) == (oldest, made.number, "Fun")
+
+
+def test_application_may_delete_a_memo_with_its_mail(ferryman_db: Connection) -> None:
+    made = create_memo(ferryman_db, MEMO)
+    ferryman_db.execute("SET ROLE ferryman_memos")
+    ferryman_db.execute("DELETE FROM memos.email_outbox WHERE memo_id = %s", (made.id,))
+    assert ferryman_db.execute("DELETE FROM memos.memos WHERE id = %s", (made.id,)).rowcount == 1
+    ferryman_db.execute("RESET ROLE")
+    assert ferryman_db.execute("SELECT count(*) FROM memos.request").fetchone() == (0,)
 
 
 def test_the_tables_are_the_documents(ferryman_db: Connection) -> None:

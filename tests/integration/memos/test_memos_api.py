@@ -1,7 +1,9 @@
 """The routes of memos: what is refused, and what an answer says."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -18,7 +20,8 @@ BODY = {
 
 @pytest.fixture
 def client(ferryman_database_url: str) -> Iterator[Client]:
-    tokens = {"clerk": Token(sha256=sha256("clerk"), scopes=["memos:write", "memos:read"])}
+    scopes = {"clerk": ["memos:write", "memos:read"], "writer": ["memos:write"], "reader": ["memos:read"]}
+    tokens = {name: Token(sha256=sha256(name), scopes=given) for name, given in scopes.items()}
     found = settings(ferryman_database_url, api={"tokens": tokens}, email=Email(max_bytes=2048))
     with running(found) as made:
         until(lambda: made.life.why_not_ready is None)
@@ -53,6 +56,38 @@ def test_memo_whose_mail_could_not_be_sent_is_answered_422(
     assert ferryman_db.execute("SELECT count(*) FROM memos.memos").fetchone() == (0,)
 
 
+def test_memo_is_shown_with_what_became_of_its_mail(client: Client, ferryman_db: Connection) -> None:
+    body = BODY | {"id": "6d0f6a34-29a8-4bb5-8d1b-0f0f4a6f5e11", "purpose": "Fun"}
+    made = client.ask("POST", "/memos", body, by="writer")
+    place = made.headers["Location"]
+    assert place == f"/memos/{body['id']}"
+    assert client.ask("POST", "/memos", body, by="writer").headers["Location"] is None
+    assert client.ask("GET", place, by="reader").json == made.json
+    ferryman_db.execute(
+        "UPDATE memos.email_outbox SET status = 'FAILED', retry_count = 5, error_message = '550',"
+        " sent_at = '2026-01-02Z'"
+    )
+    shown = client.ask("GET", place, by="reader").json
+    mail = {"status": "FAILED", "retry_count": 5, "error": "550", "sent_at": "2026-01-02T00:00:00Z"}
+    assert shown == {**made.json, "mail": {**made.json["mail"], **mail}}
+    assert [shown[name] for name in ("title", "department_code", "purpose")] == ["Party", "people", "Fun"]
+
+
+def test_memo_is_recorded_in_a_serializable_transaction(client: Client, ferryman_db: Connection) -> None:
+    check = "CHECK (current_setting('transaction_isolation') = 'serializable')"
+    ferryman_db.execute(f"ALTER TABLE memos.memos ADD CONSTRAINT isolated {check}".encode())
+    assert client.ask("POST", "/memos", BODY, by="clerk").status == 201
+
+
+def test_memo_needs_its_scopes_and_must_exist(client: Client) -> None:
+    nobodys = f"/memos/{uuid4()}"
+    found = [
+        client.ask(method, path, BODY if method == "POST" else None, by=who).status
+        for who in ("writer", "reader") for method, path in (("POST", "/memos"), ("GET", nobodys))
+    ]  # fmt: skip
+    assert found == [201, 403, 403, 404]
+
+
 def test_memo_with_a_long_address_is_recorded(client: Client) -> None:
     longest = f"{'a' * 64}@{'.'.join(['d' * 46] * 4)}.x"
     answer = client.ask("POST", "/memos", BODY | {"recipient": longest}, by="clerk")
@@ -84,3 +119,24 @@ def test_request_is_repeated_with_what_its_client_said_at_first(
     for other in ({"recipient": "bob@example.com"}, {"email_body": "Else."}, {"title": "Summer party"}):
         assert client.ask("POST", "/memos", body | other, by="clerk").status == 409
     assert ferryman_db.execute("SELECT count(*) FROM memos.memos").fetchone() == (1,)
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_many_memos_at_once_are_all_recorded(client: Client, ferryman_db: Connection, named: bool) -> None:
+    """In a small table SERIALIZABLE finds conflicts between memos that have nothing to do with each other."""
+
+    def record(number: int) -> int:
+        body = BODY | {"title": f"No. {number}"} | ({"id": str(uuid4())} if named else {})
+        return client.ask("POST", "/memos", body, by="clerk").status
+
+    with ThreadPoolExecutor(32) as clients:
+        assert set(clients.map(record, range(200))) == {201}
+    assert ferryman_db.execute("SELECT count(*) FROM memos.email_outbox").fetchone() == (200,)
+
+
+def test_request_that_many_send_at_once_is_recorded_once(client: Client, ferryman_db: Connection) -> None:
+    body = BODY | {"id": "6d0f6a34-29a8-4bb5-8d1b-0f0f4a6f5e11"}
+    with ThreadPoolExecutor(16) as clients:
+        found = sorted(clients.map(lambda _: client.ask("POST", "/memos", body, by="clerk").status, range(32)))
+    assert found == [200] * 31 + [201]
+    assert ferryman_db.execute("SELECT count(*) FROM memos.email_outbox").fetchone() == (1,)

@@ -11,7 +11,7 @@ from email.headerregistry import Address
 import idna
 
 from ferryman.channels.email.mime import message
-from ferryman.channels.model import InvalidMail, Mail
+from ferryman.channels.model import InvalidMail, Mail, MailPart
 from ferryman.channels.outcome import Code, Rejected
 from ferryman.runtime.redaction import MASK, stored_error
 
@@ -80,11 +80,8 @@ def letter_of(mail: Mail, sender: Address, max_bytes: int) -> Letter | Rejected:
 
 def checked(mail: Mail, max_bytes: int) -> Address:
     """Return the recipient of a mail that can be sent. Raise `InvalidMail` if it cannot."""
-    _check_content(mail)
-    try:
-        size = sum(len(part.encode()) for part in (mail.subject, mail.text, mail.html or ""))
-    except UnicodeEncodeError as error:
-        raise InvalidMail("the subject or the text is not valid Unicode", "text") from error
+    _check_subject(mail.subject)
+    size = _bytes(mail.subject, "subject") + _bytes(mail.text, "text") + _bytes(mail.html or "", "html")
     if size > max_bytes:
         words = f"subject, text and HTML have {size} bytes, and email.max_bytes allows {max_bytes}"
         raise InvalidMail(words, "text", Code.MAIL_TOO_LARGE)
@@ -140,11 +137,19 @@ def _a_labels(domain: str) -> str:
     return ascii_domain
 
 
-def _check_content(mail: Mail) -> None:
-    if len(mail.subject) > _MOST_SUBJECT_CHARACTERS:
-        words = f"the subject has {len(mail.subject)} characters: more than {_MOST_SUBJECT_CHARACTERS}"
+def _check_subject(subject: str) -> None:
+    if len(subject) > _MOST_SUBJECT_CHARACTERS:
+        words = f"the subject has {len(subject)} characters: more than {_MOST_SUBJECT_CHARACTERS}"
         raise InvalidMail(words, "subject")
-    if _CONTROL.search(mail.subject):
+    if _CONTROL.search(subject):
         raise InvalidMail("the subject has a line break or another control character", "subject")
-    if "\0" in mail.text or "\0" in (mail.html or ""):
-        raise InvalidMail("the text has a NUL character", "text")
+
+
+def _bytes(text: str, part: MailPart) -> int:
+    """Return the size of a part of a mail."""
+    if "\0" in text:
+        raise InvalidMail(f"the {part} has a NUL character", part)
+    try:
+        return len(text.encode())
+    except UnicodeEncodeError as error:
+        raise InvalidMail(f"the {part} is not valid Unicode", part) from error
