@@ -21,6 +21,10 @@ class MemosSettings(Section):
         None, "How long mails wait for a provider that is away; then failed attempts count. Default: for ever.",
         unit="seconds", gt=0,
     )  # fmt: skip
+    per_second: float | None = setting(
+        None, "The most mails that this process begins to send in any second. Default: no limit.",
+        unit="mails a second", gt=0, le=100_000,
+    )  # fmt: skip
     retention_seconds: float = setting(
         2_592_000.0, "How long SENT mails stay in `memos.email_outbox`: an hour at least. 0 keeps them for ever.",
         unit="seconds", ge=0, le=1e10,
@@ -34,10 +38,12 @@ class MemosSettings(Section):
 
 def outboxes(settings: Any) -> Mapping[str, Any]:
     """Return the described outbox `memos`, if there is a provider."""
-    return {} if settings.email.provider is None else {"memos": described(settings.section(MemosSettings))}
+    if settings.email.provider is None:
+        return {}
+    return {"memos": described(settings.section(MemosSettings), settings.email.timeout_seconds)}
 
 
-def described(memos: MemosSettings) -> Mapping[str, Any]:
+def described(memos: MemosSettings, timeout_seconds: float) -> Mapping[str, Any]:
     """Return the description of `memos.email_outbox`: the fifth failure is the last."""
     return {
         "table": "memos.email_outbox",
@@ -49,7 +55,8 @@ def described(memos: MemosSettings) -> Mapping[str, Any]:
             "updated_at": "meta_updated_at", "subject": "memo_id",
         },
         "words": {"pending": ["PENDING"], "claimed": "SENDING", "done": "SENT", "dead": "FAILED"},
-        "lease": {"column": "last_attempt_at", "seconds": 60},
+        "per_second": memos.per_second,
+        "lease": {"column": "last_attempt_at", "seconds": max(60, 3 * timeout_seconds)},
         "retry": {
             "limit": 5, "base_seconds": memos.base_seconds, "cap_seconds": memos.cap_seconds,
             "count_outages": memos.count_outages, "max_outage_seconds": memos.max_outage_seconds,

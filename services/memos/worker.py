@@ -4,7 +4,7 @@ from typing import Any
 
 from ferryman import Chore, Courier, Misconfigured
 from ferryman.services.memos.archiving import archiving
-from ferryman.services.memos.memos_settings import MemosSettings, described
+from ferryman.services.memos.memos_settings import MemosSettings
 
 
 def worker(settings: Any) -> list[Courier | Chore]:
@@ -14,5 +14,5 @@ def worker(settings: Any) -> list[Courier | Chore]:
             "there is nobody to send mails by", setting="email.provider", remedy="set it to smtp, resend or file"
         )
     memos = settings.section(MemosSettings)
-    courier = Courier("memos", outbox=described(memos))
+    courier = Courier("memos", outbox="memos")  # as the commands know it
     return [courier, archiving(memos)] if memos.retention_seconds else [courier]

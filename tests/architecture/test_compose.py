@@ -115,7 +115,7 @@ def services_that_cannot_be_made(compose: Compose) -> list[str]:
         run, *named = compose["services"][name]["command"]
         try:
             assert run == "run"
-            wiring.services(named, settings_of(compose, name))
+            wiring.services(named, wiring.with_outboxes(settings_of(compose, name)))
         except FerrymanError as error:
             problems.append(f"{name}: {error}")
     return problems

@@ -128,7 +128,7 @@ def claims_after_sent(bench: Bench) -> Iterator[Figure]:
 
 
 def _opened(connection: Connection) -> Table:
-    return open_table(connection, "memos", Outbox.model_validate(described(MemosSettings())), Database())
+    return open_table(connection, "memos", Outbox.model_validate(described(MemosSettings(), 15)), Database())
 
 
 def _plan(table: Table) -> list[str]:

@@ -93,7 +93,8 @@ def with_outboxes(found: Settings) -> Settings:
     ours = {name: (system, told) for system in systems() for name, told in _described_by(system, found).items()}
     added = {name: _outbox_of(*each) for name, each in ours.items() if name not in found.outbox}
     for name, outbox in found.outbox.items():
-        if outbox.channel != "kafka" and name not in ours and name in runs() and not _has_outbox(name):
+        another = outbox.table != ours[name][1]["table"] if name in ours else not _has_outbox(name)
+        if outbox.channel != "kafka" and name in runs() and another:
             raise Misconfigured(
                 f"`ferryman run {name}` is a service of Ferryman, and would not deliver this outbox",
                 setting=f"outbox.{name}", remedy="give the outbox another name",

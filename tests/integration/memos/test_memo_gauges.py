@@ -43,7 +43,7 @@ def test_gauges_count_the_mails_by_state_as_the_command_does(ferryman_db: Connec
             "UPDATE memos.email_outbox SET status = %s, retry_count = %s, error_message = %s,"
             " last_attempt_at = now() - make_interval(secs => %s) WHERE id = %s", (status, count, error, age, mail),
         )  # fmt: skip
-    outbox, source = Outbox.model_validate(described(MemosSettings())), f"memos-{times}"
+    outbox, source = Outbox.model_validate(described(MemosSettings(), 15)), f"memos-{times}"
     table = open_table(ferryman_db, source, outbox, Database())
     RowHousekeeping(source, outbox, source, 15).measure(table)
     counts = {name: times * sum(each[4] == name for each in STATES) for name in GAUGES}

@@ -42,7 +42,7 @@ def test_attempts_in_an_outage_count_only_if_that_is_set(
 ) -> None:  # fmt: skip
     """N8. Six sweeps by a timer: the server refuses them all for a reason of its own, then is well again."""
     create_memo(ferryman_db, MemoInput("HR", "people", "Party", "ann@example.com", "You are invited."))
-    own = Courier("memos", outbox=described(MemosSettings(**set_to)))
+    own = Courier("memos", outbox=described(MemosSettings(**set_to), 10))
 
     def swept() -> tuple[str, int]:
         settings = Settings(database_url=ferryman_database_url, email=by_smtp(server))

@@ -55,7 +55,7 @@ ATTEMPTS = """
 INSERT INTO ferryman.outbox_attempt (outbox, row_id, began_at, outcome)
 SELECT 'memos', gen_random_uuid()::text, clock_timestamp(), 'delivered' FROM generate_series(1, 3000)
 """
-MEMOS = Outbox.model_validate(mails(MemosSettings()))
+MEMOS = Outbox.model_validate(mails(MemosSettings(), 15))
 
 
 @contextmanager

@@ -9,6 +9,7 @@ import pytest
 from ferryman import Courier, Post
 from ferryman.cli import wiring
 from ferryman.relay.described.couriers import courier, outbox_of
+from ferryman.relay.described.service import DescribedOutbox
 from ferryman.runtime.errors import Misconfigured
 from ferryman.runtime.settings import Settings
 
@@ -98,6 +99,25 @@ def test_outbox_with_the_name_of_another_service_is_refused_unless_the_relay_del
     assert refused.value.setting == "outbox.relay"
     described = {"relay": {"table": "shop.orders"}, "runner": HTTP}
     wiring.with_outboxes(Settings.model_validate({"outbox": described}))
+
+
+def test_outbox_of_a_system_may_be_described_otherwise_but_not_with_another_table() -> None:
+    """Else the commands would show the user's table, and the process would deliver the system's."""
+    mails = {"channel": "email", "words": {"claimed": "SENDING", "dead": "FAILED"}, "lease": {"seconds": 90}}
+
+    def found(table: str) -> Any:
+        email = {"provider": "file", "path": "mails", "sender": "a@example.com"}
+        given = {"database_url": "postgresql://nobody@nowhere/db", "email": email}
+        described = {"outbox": {"memos": {**mails, "table": table}}}
+        return wiring.with_outboxes(wiring.settings_class().model_validate(given | described))
+
+    with pytest.raises(Misconfigured) as refused:
+        found("shop.mails")
+    assert refused.value.setting == "outbox.memos"
+    ours = found("memos.email_outbox")
+    [delivering, _] = wiring.services(["memos"], ours)
+    assert isinstance(delivering, DescribedOutbox)
+    assert delivering.outbox == ours.outbox["memos"]
 
 
 @pytest.mark.parametrize(
