@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import psycopg
-from psycopg.sql import Literal
 
 from ferryman.relay.described.layout import Layout, fit, look
 from ferryman.relay.described.rows import BY_HAND
@@ -200,7 +199,7 @@ def holding(rows: RowDesk, identity: str) -> RowDesk:
 
 def _parts(name: str, outbox: Outbox, layout: Layout) -> Parts:
     """Return what the statements here name, beside what those of claims do."""
-    has, words = layout.has, outbox.words
+    has = layout.has
     waits = (
         "t.{next_attempt_at}"
         if has("next_attempt_at")
@@ -227,10 +226,7 @@ def _parts(name: str, outbox: Outbox, layout: Layout) -> Parts:
         "place_type": "{topic_type}" if outbox.channel == "kafka" else "{destination_type}",
         "set_due": "{next_attempt_at} = clock_timestamp(), " if has("next_attempt_at") else "",
     }  # fmt: skip
-    literals = {
-        "first_pending": Literal(words.pending[0]),
-    }
-    return {**parts_of(name, outbox, layout), **texts, **literals}
+    return {**parts_of(name, outbox, layout), **texts}
 
 
 @contextmanager

@@ -43,8 +43,10 @@ DOUBT = """(
       AND NOT EXISTS (SELECT FROM ferryman.outbox_attempt d WHERE d.outbox = a.outbox AND d.row_id = a.row_id
                       AND d.outcome = 'reopened' AND d.number > a.number))"""
 
-# A late success of a mail that was corrected meanwhile is no success of the corrected one.
+# A success of a mail that was corrected meanwhile is no success of the corrected one, which is still to be sent.
 SAME_CONTENT = " AND n.content = {edition_of_t}"
+NEXT_STATUS = "CASE WHEN n.ending = 'done' AND n.content <> {edition_of_t} THEN {first_pending} ELSE n.status END"
+TOLD_REFERENCE = "CASE WHEN n.content = {edition_of_t} THEN n.reference END"
 
 # A hash of what a row holds: not of the mail made of it, which a new version may make differently.
 EDITION = """encode(sha256(

@@ -125,7 +125,7 @@ WITH n AS (
     n (id, claimed_at, ending, status, error, wait_seconds, reference{logged_names})
 ){logged}
 UPDATE {table} t
-SET {set_next}{set_done}{set_reference}{set_touched}{status} = n.status::{status_type},
+SET {set_next}{set_done}{set_reference}{set_touched}{status} = {next_status}::{status_type},
     {attempts} = greatest(t.{attempts} - (n.ending IN ('done', 'released'))::integer, 0),
     {error} = n.error::{error_type}
 FROM n
@@ -252,6 +252,7 @@ def parts_of(name: str, outbox: Outbox, layout: Layout) -> Parts:
         "in_doubt_again_words": Literal(IN_DOUBT_AGAIN),
         "given_up_words": Literal(given_up_words(outbox)),
         "waits": Literal([retries.backoff.delay_seconds(n + 1) for n in range(most_waits)]),
+        "first_pending": Literal(words.pending[0]),
         "given_up": Literal(words.dead or words.pending[-1]),
         "claimed": Literal(words.claimed),
         "done_word": Literal(words.done),
@@ -325,7 +326,9 @@ def _content(outbox: Outbox, layout: Layout) -> Parts:
     )
     media = "application/json" if kind.startswith("json") else None if kind == "bytea" else "text/plain; charset=utf-8"
     as_content = "{}" if kind in ("bytea", "") else "convert_to({}::text, 'UTF8')"
-    done = "{done_at} = CASE WHEN n.ending = 'done' THEN clock_timestamp() ELSE t.{done_at} END,\n    "
+    done = (
+        "{done_at} = CASE WHEN n.ending = 'done'{same_content} THEN clock_timestamp() ELSE t.{done_at} END,\n    "
+    )
     next_attempt = (
         "{next_attempt_at} = CASE WHEN n.wait_seconds IS NULL THEN t.{next_attempt_at} "
         "ELSE clock_timestamp() + make_interval(secs => n.wait_seconds) END,\n    "
@@ -347,6 +350,7 @@ def _content(outbox: Outbox, layout: Layout) -> Parts:
         "same_content": mails.SAME_CONTENT if mailing else "",
         "began_at": mails.BEGAN_AT if mailing else "n.claimed_at",
         "if_logged": mails.COMPLETES_CLAIM if mailing else "\n    ON CONFLICT DO NOTHING",
+        "told_reference": mails.TOLD_REFERENCE if mailing else "n.reference",
         "row_reference": "t.{reference}::text" if has("reference") else "NULL",
         "row_headers": "t.{headers}::text" if has("headers") else "NULL",
         "row_content_type": "t.{content_type}::text" if has("content_type") else Literal(media),
@@ -356,7 +360,8 @@ def _content(outbox: Outbox, layout: Layout) -> Parts:
         "order": ", ".join(f"t.{{{role}}}" for role in order),
         "set_done": done if has("done_at") else "",
         "set_next": next_attempt if has("next_attempt_at") else "",
-        "set_reference": "{reference} = coalesce(n.reference::{reference_type}, t.{reference}), "
+        "next_status": mails.NEXT_STATUS if mailing else "n.status",
+        "set_reference": "{reference} = coalesce({told_reference}::{reference_type}, t.{reference}), "
         if has("reference") else "",
     }  # fmt: skip
 

@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections.abc import Callable
 
 import pytest
 
@@ -100,6 +101,28 @@ def test_lost_mail_that_is_corrected_is_a_new_mail(db: Connection, ferryman_data
         db.execute(f"UPDATE shop.mails SET destination = 'right@example.com', {change}")
         assert until_settled(turns, db) == "SENT"
         assert [each.recipients for each in server.received] == [("right@example.com",)]
+
+
+@pytest.mark.parametrize("make", [by_smtp, by_resend])
+def test_mail_that_is_corrected_while_it_is_being_sent_is_sent_as_it_is_now(
+    db: Connection, ferryman_database_url: str, make: Callable[..., Email]
+) -> None:
+    """N1: the success is that of the old mail, so the row is not done."""
+    write(db, "wrong@example.com")
+    with MailServer() as smtp, ResendServer() as resend:
+        with mailing(ferryman_database_url, make(smtp if make is by_smtp else resend)) as turns:
+            [row] = turns.table.claim(1)
+            db.execute("UPDATE shop.mails SET destination = 'right@example.com'")
+            sent = settling(turns.service.outbox, row, Delivered())._replace(
+                outcome=Delivered("0a1b"), content=row.edition
+            )
+            turns.table.settle([sent])
+            found = db.execute("SELECT status, attempts, error, done_at, reference FROM shop.mails").fetchall()
+            assert found == [("PENDING", 0, None, None, None)]
+            assert until_settled(turns, db) == "SENT"
+        mailed = [each.recipients for each in smtp.received] + [tuple(each.content["to"]) for each in resend.sent]
+        assert mailed == [("right@example.com",)]
+    assert attempts(db) == [("delivered", None)] * 2
 
 
 def test_attempt_that_has_not_ended_is_shown(
