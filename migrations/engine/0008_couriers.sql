@@ -11,6 +11,7 @@ CREATE TABLE ferryman.outbox_attempt (
     reference text,
     excerpt text,
     content text,
+    provider text,
     number bigint GENERATED ALWAYS AS IDENTITY,
     -- A claim is known by its lease: settling it twice records it once.
     PRIMARY KEY (outbox, row_id, began_at)
@@ -22,6 +23,7 @@ COMMENT ON COLUMN ferryman.outbox_attempt.number IS 'The order of attempts and d
 COMMENT ON COLUMN ferryman.outbox_attempt.reference IS 'What the receiver calls the message';
 COMMENT ON COLUMN ferryman.outbox_attempt.excerpt IS 'The beginning of the answer';
 COMMENT ON COLUMN ferryman.outbox_attempt.content IS 'A hash of what was sent';
+COMMENT ON COLUMN ferryman.outbox_attempt.provider IS 'Who was to deliver the mail: another one knows nothing about it';
 -- Each courier forgets the old attempts of its own outbox. No indexed column changes when an attempt ends.
 CREATE INDEX outbox_attempt_by_age ON ferryman.outbox_attempt (outbox, began_at);
 

@@ -17,8 +17,8 @@ from ferryman.runtime.postgres import Connection
 BEGUN = """, read AS MATERIALIZED (
     SELECT c.*, {edition_of_c} AS edition FROM claimed c
 ), begun AS (
-    INSERT INTO ferryman.outbox_attempt (outbox, row_id, began_at, ended_at, outcome, content)
-    SELECT {name}, c.id, c.lease, NULL, 'begun', c.edition FROM read c
+    INSERT INTO ferryman.outbox_attempt (outbox, row_id, began_at, ended_at, outcome, content, provider)
+    SELECT {name}, c.id, c.lease, NULL, 'begun', c.edition, {provider} FROM read c
     ON CONFLICT DO NOTHING
 )"""
 NEVER_ENDED = """, never_ended AS (
@@ -34,9 +34,11 @@ NEVER_ENDED = """, never_ended AS (
 COMPLETED = "ON CONFLICT (outbox, row_id, began_at) DO UPDATE SET ended_at = clock_timestamp(), "
 
 # The age of the first attempt that may have sent this edition since a person last decided on the row. A row that was
-# lost and is not in the log is as old as can be. Clocks may go back, so the order of acts is that of their numbers.
+# lost and is not in the log is as old as can be, and so is one that another provider may have sent. Clocks may go back,
+# so the order of acts is that of their numbers.
 DOUBT = """(
-    SELECT CASE WHEN {was_lost} AND count(*) = 0 THEN 'Infinity'::float8 ELSE extract(epoch FROM clock_timestamp()
+    SELECT CASE WHEN {was_lost} AND count(*) = 0 OR bool_or(a.provider <> {provider} AND a.content = c.edition)
+                THEN 'Infinity'::float8 ELSE extract(epoch FROM clock_timestamp()
            - min(a.began_at) FILTER (WHERE a.content IS NULL OR a.content = c.edition))::float8 END
     FROM ferryman.outbox_attempt a
     WHERE a.outbox = {name} AND a.row_id = c.id AND a.outcome IN ('begun', 'lost', 'unknown', 'held')

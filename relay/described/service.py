@@ -125,7 +125,10 @@ class DescribedOutbox:
             if not kafka:
                 check_log(connection, self.outbox_name)
                 self.hooks.check(connection)
-            table = open_table(connection, self.outbox_name, self.outbox, settings.database, self.most_content_bytes)
+            table = open_table(
+                connection, self.outbox_name, self.outbox, settings.database, self.most_content_bytes,
+                provider=settings.email.provider,
+            )  # fmt: skip
             self._warn_once(table)
             yield table
 

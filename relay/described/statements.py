@@ -137,8 +137,8 @@ RETURNING t.{id}::text
 # A row that was not tried leaves nothing in the log.
 _ATTEMPTS = """, logged AS (
     INSERT INTO ferryman.outbox_attempt AS a
-        (outbox, row_id, began_at, outcome, code, error, reference, excerpt, content)
-    SELECT {name}, n.id::text, {began_at}, n.outcome, n.code, n.error, n.reference, n.excerpt, n.content
+        (outbox, row_id, began_at, outcome, code, error, reference, excerpt, content, provider)
+    SELECT {name}, n.id::text, {began_at}, n.outcome, n.code, n.error, n.reference, n.excerpt, n.content, {provider}
     FROM n WHERE n.outcome <> 'released'{if_logged}
 )"""
 _LOGGED = {
@@ -195,13 +195,15 @@ Parts: TypeAlias = dict[str, str | Composable]
 """Parts of the statements by name. A text is a template itself, which names other parts in braces."""
 
 
-def compiled(name: str, outbox: Outbox, layout: Layout, most_content_bytes: int | None = None) -> dict[str, Composed]:
+def compiled(
+    name: str, outbox: Outbox, layout: Layout, most_content_bytes: int | None = None, provider: str | None = None
+) -> dict[str, Composed]:
     """Return the statements by name. Claims read no content that is larger than this, but its size.
 
     `claim_lost` takes over rows that another process claimed and did not settle, and `claim_twice_lost` those that were
     lost twice running. There is no `claim_fair` without a destination in the row.
     """
-    parts = parts_of(name, outbox, layout)
+    parts = parts_of(name, outbox, layout) | {"provider": Literal(provider if outbox.channel == "email" else None)}
     if most_content_bytes is not None:
         parts |= {
             "sent_content": f"CASE WHEN octet_length(c.content) <= {most_content_bytes} THEN c.content END",

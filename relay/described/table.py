@@ -101,16 +101,25 @@ class Table:
 
 
 def open_table(
-    connection: Connection, name: str, outbox: Outbox, limits: Database, most_content_bytes: int | None = None
+    connection: Connection,
+    name: str,
+    outbox: Outbox,
+    limits: Database,
+    most_content_bytes: int | None = None,
+    *,
+    provider: str | None = None,
 ) -> Table:
-    """Return the table; raise Misconfigured, with the DDL that mends it, if it does not fit its description."""
+    """Return the table, of which `provider` delivers the mails.
+
+    Raise Misconfigured, with the DDL that mends it, if it does not fit its description.
+    """
     with postgres.translated():
         live, owner = look(connection, outbox), outbox.table.partition(".")[0]
         if live is None and owner in chains.owners():
             chains.check(connection, (owner,))  # one of ours: its migrations make it
         layout = fit(name, outbox, live)
         check_words(connection, name, outbox, layout)
-    templates = compiled(name, outbox, layout, most_content_bytes)
+    templates = compiled(name, outbox, layout, most_content_bytes, provider)
     statements = {each: template.as_bytes(connection) for each, template in templates.items()}
     return Table(connection, statements, limits, layout)
 

@@ -308,6 +308,18 @@ def test_question_that_fails_leaves_no_doubt_of_its_own(db: Connection, ferryman
         assert len(server.sent) == 1
 
 
+def test_mail_that_another_provider_may_have_sent_is_held(db: Connection, ferryman_database_url: str) -> None:
+    """N3: Resend knows no key of a mail that went to an SMTP server, however young it is."""
+    write(db, "ann@example.com", "bob@example.com")
+    with MailServer() as old, mailing(ferryman_database_url, by_smtp(old)) as turns:
+        die_while_sending(turns, db)
+    with ResendServer() as server, mailing(ferryman_database_url, by_resend(server)) as turns:
+        assert until_settled(turns, db) == "DEAD"
+        while rows(db)[1][0] != "SENT":
+            turns.run_once()
+        assert [each.content["to"] for each in server.sent] == [["bob@example.com"]]
+
+
 def test_window_of_a_key_begins_with_the_first_attempt(db: Connection, ferryman_database_url: str) -> None:
     """N3: a younger attempt, which the provider answered as the first one, does not make the key younger."""
     write(db, "ann@example.com")
