@@ -2,13 +2,14 @@
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 from uuid import uuid4
 
 import pytest
 
 from ferryman.runtime.postgres import Connection
-from ferryman.runtime.settings import Token
+from ferryman.runtime.settings import Database, Settings, Token
 from ferryman.runtime.settings_email import Email
 from support.asking import Client, running, settings, sha256, until
 
@@ -18,14 +19,23 @@ BODY = {
 }  # fmt: skip
 
 
-@pytest.fixture
-def client(ferryman_database_url: str) -> Iterator[Client]:
+def api(url: str, **more: Any) -> Settings:
     scopes = {"clerk": ["memos:write", "memos:read"], "writer": ["memos:write"], "reader": ["memos:read"]}
     tokens = {name: Token(sha256=sha256(name), scopes=given) for name, given in scopes.items()}
-    found = settings(ferryman_database_url, api={"tokens": tokens}, email=Email(max_bytes=2048))
+    return settings(url, api={"tokens": tokens}, email=Email(max_bytes=2048), **more)
+
+
+@contextmanager
+def answering(found: Settings) -> Iterator[Client]:
     with running(found) as made:
         until(lambda: made.life.why_not_ready is None)
         yield made.client
+
+
+@pytest.fixture
+def client(ferryman_database_url: str) -> Iterator[Client]:
+    with answering(api(ferryman_database_url)) as made:
+        yield made
 
 
 @pytest.mark.parametrize(
@@ -77,6 +87,16 @@ def test_memo_is_recorded_in_a_serializable_transaction(client: Client, ferryman
     check = "CHECK (current_setting('transaction_isolation') = 'serializable')"
     ferryman_db.execute(f"ALTER TABLE memos.memos ADD CONSTRAINT isolated {check}".encode())
     assert client.ask("POST", "/memos", BODY, by="clerk").status == 201
+
+
+def test_request_that_waited_for_a_lock_is_not_told_that_the_database_is_away(
+    ferryman_database_url: str, ferryman_db: Connection
+) -> None:
+    impatient = api(ferryman_database_url, database=Database(lock_timeout_seconds=0.5))
+    with answering(impatient) as client, ferryman_db.transaction():
+        ferryman_db.execute("LOCK TABLE memos.memos")
+        answer = client.ask("POST", "/memos", BODY, by="clerk")
+    assert (answer.status, "busy" in answer.json["detail"]) == (503, True)
 
 
 def test_memo_needs_its_scopes_and_must_exist(client: Client) -> None:
