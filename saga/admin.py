@@ -45,6 +45,13 @@ WHERE machine = %(machine)s AND {stray_key} = %(key)s ORDER BY came_at DESC LIMI
 """
 
 
+_MOVES = """\
+-- saga.moves_by_hand
+SELECT at, who, reason, filter ->> 'to' AS state, (filter ->> 'again')::boolean AS again FROM ferryman.outbox_audit
+WHERE act = 'move' AND filter ->> 'key' = %(key)s AND filter ->> 'machine' = %(machine)s ORDER BY id
+"""
+
+
 class SagaStory(NamedTuple):
     """A saga as it stands: its row, what moves it on, and the results that moved nothing."""
 
@@ -111,6 +118,11 @@ def look(db: Connection, saga: Saga[Any], key: Key) -> SagaStory:
     return SagaStory(row[0] if row else {}, waits_for, strays, **(times[0] if times else {}))
 
 
+def moves_by_hand(db: Connection, saga: Saga[Any], key: Key) -> list[Row]:
+    """Return what persons did to a saga, as the audit has it."""
+    return dict_rows(db, _MOVES, {"key": str(key), "machine": saga.name})
+
+
 def as_json(row: Mapping[str, Any]) -> dict[str, Any]:
     """Return a row as JSON has it."""
     return {name: iso(value) if isinstance(value, datetime) else in_json(value) for name, value in row.items()}
@@ -129,7 +141,9 @@ def move(desk: Desk, saga: Saga[Any], key: Key, go: Go, act: Act, *, before: str
 def check_move(saga: Saga[Any], row: Mapping[str, Any], to: str | None) -> Go:
     """Return the step that a person asks for: to another state, or the command of this state once more."""
     state = row["state"]
-    ways = saga.machine.states[state].to
+    ways = saga.ways_by_hand(state)
+    if saga.instead_of_move:
+        raise FerrymanError(f"no person moves sagas of {saga.name}", remedy=saga.instead_of_move)
     if state in saga.machine.terminals:
         raise FerrymanError(f"the saga is over: it is {state}", remedy="start another; nothing changes this one")
     if to is None:
@@ -137,6 +151,8 @@ def check_move(saga: Saga[Any], row: Mapping[str, Any], to: str | None) -> Go:
             where = " or ".join(ways)
             raise FerrymanError(f"in {state} nothing is asked for", remedy=f"name where it goes: --to {where}")
         return Go(state, again=True)
+    if to == state:
+        raise FerrymanError(f"it is in {state} already", remedy="leave out --to: then its command is sent once more")
     if to not in ways:
         further = f"; a further way is declared by State(..., to=('{to}',))" if to in saga.states else ""
         raise FerrymanError(f"no way leads from {state} to {to}", remedy=f"it may go to {', '.join(ways)}{further}")

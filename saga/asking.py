@@ -33,6 +33,9 @@ def command(saga: "Saga[Any]", row: Any) -> Message:
         message: Message = ask(row)
         if not isinstance(message, Message):
             raise TypeError(f"`ask` of {saga.name} in {state} returned {message!r:.100}: return a Message")
+        data = command_data(message.type, message.data) if isinstance(message.data, Mapping) else message.data
+        if data is not message.data:
+            message = replace(message, data=data)
     else:
         left_out = (*ENGINES_FIELDS, VISIT) if saga.revisited else ENGINES_FIELDS
         data = {name: given[name] for name in saga.fields if name not in left_out}

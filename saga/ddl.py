@@ -3,16 +3,19 @@
 from typing import Any
 
 from ferryman.runtime.errors import Misconfigured
+from ferryman.saga.asking import VISIT
 from ferryman.saga.columns import SQL_TYPES, quoted
 from ferryman.saga.declaration import Saga
-from ferryman.saga.guards import guards
+from ferryman.saga.guards import enum, guards
 
 
 def table(saga: Saga[Any]) -> str:
     """Return the SQL of the table and its guards."""
     columns = ",\n    ".join(_columns(saga))
-    schema = f"CREATE SCHEMA IF NOT EXISTS {saga.machine.schema};\n"
-    return f"{schema}CREATE TABLE {saga.table} (\n    {columns}\n);\n{guards(saga.machine)}"
+    before = f"CREATE SCHEMA IF NOT EXISTS {saga.machine.schema};\n"
+    if saga.machine.has_enum:
+        before += f"{enum(saga.machine)}\n"
+    return f"{before}CREATE TABLE {saga.table} (\n    {columns}\n);\n{guards(saga.machine)}"
 
 
 def _columns(saga: Saga[Any]) -> list[str]:
@@ -22,6 +25,8 @@ def _columns(saga: Saga[Any]) -> list[str]:
         "attempt": f"{ours.attempt} integer NOT NULL DEFAULT 1",
         "reason": f"{ours.reason} text",
     }
+    if saga.revisited:
+        fixed[VISIT] = f"{VISIT} integer NOT NULL DEFAULT 0"
     columns = [fixed[name] if name in fixed else _own(saga, name) for name in saga.fields]
     columns[0] = f"{machine.key} {machine.key_type} PRIMARY KEY"
     return [*columns, f"{ours.due_at} timestamptz", f"{ours.changed_at} timestamptz NOT NULL DEFAULT clock_timestamp()"]

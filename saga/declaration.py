@@ -67,18 +67,21 @@ class Saga(Generic[RowT]):
         outboxes: Mapping[str, SecretStr] | None = None,
         unknown: Unknown = "reject",
         due_by_state: bool = False,
+        instead_of_move: str | None = None,
     ) -> None:
         """`event` tells what a result says, where its type does not. A result that does not fit the saga is FORGED.
 
         `participants` names, by topic of commands, the consumer group that must read them for time to count. `outboxes`
         has, by topic of results, the URL of the database whose outbox must have published them. `archive` names the
         function of the schema that archives rows: `archive_` and the name, if nothing is said. `due_by_state`: what is
-        due is found by an index on the state and the time.
+        due is found by an index on the state and the time. `instead_of_move` forbids `ferryman saga move`, and says
+        what a person does instead: where a rule writes rows that a move by hand would not.
         """
         self.name, self.table, self.states, self.of, self.fits = name, table, dict(states), of, fits
         self.row: Any = row
         self.results = ResultSources.named(name, results)
         self.participants, self.outboxes = dict(participants or {}), dict(outboxes or {})
+        self.instead_of_move = instead_of_move
         self.late: Late = _nothing
         self.completed: tuple[str, ...] = ()
         self.fill: Complete | None = None
@@ -259,6 +262,10 @@ class Saga(Generic[RowT]):
 
     # --- its decisions
 
+    def ways_by_hand(self, state: str) -> tuple[str, ...]:
+        """Return where a person may move a saga that is in this state."""
+        return () if self.instead_of_move else self.machine.states[state].to
+
     def key_of(self, message: Received) -> Key:
         """Return the key of the saga that a message belongs to, or raise if it is of another type than the table's."""
         return self.checked_key(self.of(message), "`of`")
@@ -292,11 +299,12 @@ class Saga(Generic[RowT]):
 
     def on_due(self, saga: RowT) -> Answer:
         """Return what becomes of a saga that is due: it asks again, goes `then`, or waits for a person."""
-        name, attempt = _state(saga), int(saga.attempt)  # type: ignore[attr-defined]
+        row: Any = saga
+        name: str = row.state
         if rule := self._due.get(name):
             return rule.decide(saga)
         state = self.states[name]
-        if state.ask is not None and attempt < state.most_tries:
+        if state.ask is not None and row.attempt < state.most_tries:
             return Go(name, again=True)
         return Go(state.then, reason=TIMED_OUT) if state.then else Go(name, due=None)
 
@@ -351,9 +359,10 @@ class Saga(Generic[RowT]):
 
     def _check(self) -> None:
         fields: Sequence[str] = getattr(self.row, "_fields", ())
-        if not set(ENGINES_FIELDS) <= set(fields):
-            what = f"{getattr(self.row, '__name__', self.row)} is not a row of a saga"
-            raise self._wrong(what, "give a NamedTuple with `state`, `attempt` and `reason`")
+        if lacking := [each for each in ENGINES_FIELDS if each not in fields]:
+            what = f"{getattr(self.row, '__name__', self.row)} is not a row of a saga: it has no field {lacking[0]}"
+            remedy = "give a NamedTuple with `state`, `attempt` and `reason`; columns=Columns(...) renames columns"
+            raise self._wrong(what, remedy)
         if self.types_of_fields[fields[0]][0] not in _KEY_TYPES or fields[0] in ENGINES_FIELDS:
             raise self._wrong(f"its key, {fields[0]}, is neither a UUID nor an int", "put the key first in the row")
         self._check_columns()
@@ -371,13 +380,10 @@ class Saga(Generic[RowT]):
         ours = asdict(self._table["columns"])
         columns = [*(ours.get(each, each) for each in self.row._fields), ours["due_at"], ours["changed_at"]]
         if twice := [each for each in columns if columns.count(each) > 1]:
-            raise self._wrong(
-                f"two of its columns are called {twice[0]}", "rename the field, or see columns=Columns(...)"
-            )
-        if not callable(self.of):
-            raise self._wrong(f"of={self.of!r} is not a function", "give a function of a message that returns the key")
-        self._takes(self.of, "message")
-        for function, given in ((self._event, ("message",)), (self.fits, ("row", "result"))):
+            what = f"two of its columns are called {twice[0]}"
+            raise self._wrong(what, "rename the field, or see columns=Columns(...)")
+        message: Sequence[str] = ("message",)
+        for function, given in ((self.of, message), (self._event, message), (self.fits, ("row", "result"))):
             if function is not None:
                 self._takes(function, *given)
 
@@ -392,8 +398,3 @@ def _texts(given: str | Sequence[str]) -> tuple[str, ...]:
 def _nothing(_saga: Any, _result: Received) -> Sequence[Message]:
     """Undo nothing."""
     return ()
-
-
-def _state(saga: Any) -> str:
-    state: str = saga.state
-    return state

@@ -78,6 +78,11 @@ def guards(machine: Machine) -> str:
     return f"{BEGIN.format(machine.name)}\n{body}\n{END.format(machine.name)}"
 
 
+def enum(machine: Machine) -> str:
+    """Return the SQL of the type of its states."""
+    return f"CREATE TYPE {machine.state_type} AS ENUM ({_words(machine.states)});"
+
+
 def _words(states: Iterable[str]) -> str:
     return ", ".join(f"'{each}'" for each in states)
 
@@ -111,9 +116,11 @@ UNION ALL SELECT 'key', a.attname, ''
 FROM pg_index x JOIN pg_attribute a ON a.attrelid = x.indrelid AND a.attnum = x.indkey[0]
 WHERE x.indrelid = to_regclass(%(table)s) AND x.indisunique AND x.indnkeyatts = 1 AND x.indpred IS NULL
 UNION ALL SELECT 'type', '', format_type(to_regtype(%(type)s), NULL)
+UNION ALL SELECT 'label', e.enumlabel, '' FROM pg_enum e WHERE e.enumtypid = to_regtype(%(type)s)
 """
 _GUARD = re.compile(r"(?:ADD|CREATE) (CONSTRAINT|TRIGGER|INDEX) (\w+) ")
-_INDEXED = re.compile(r"INDEX \w+ ON \S+ (?:USING \w+ )?\(([^()]*)\)")
+_INDEXED = re.compile(r"INDEX \w+ ON \S+ (?:USING btree )?\(([^()]*)\).*?(?: WHERE (.*))?$")
+_STATES = re.compile(r"'([^']*)'")
 _DROPPED = {"CONSTRAINT": "ALTER TABLE {table} DROP CONSTRAINT IF EXISTS {name};\n",
             "TRIGGER": "DROP TRIGGER IF EXISTS {name} ON {table};\n",
             "INDEX": "DROP INDEX IF EXISTS {schema}.{name};\n"}  # fmt: skip
@@ -148,7 +155,7 @@ def lacking(db: Connection, machine: Machine) -> list[tuple[str, str]]:
     """Return each problem of the live table, with the DDL that solves it.
 
     A guard fits if it names the same states in the same order, and an index the same columns, however the server
-    writes it.
+    writes it and whatever the index is called.
     """
     return _misfits(machine, _live(db, machine))
 
@@ -176,6 +183,7 @@ def _misfitting_columns(machine: Machine, live: _Live) -> Iterator[tuple[str, st
         machine.key: machine.key_type, ours.state: live["type"][""] or machine.state_type, ours.attempt: "integer",
         ours.reason: "text", ours.due_at: _TIME, ours.changed_at: _TIME,
     }  # fmt: skip
+    yield from _misfitting_type(machine, live)
     if not columns:
         yield "it does not exist", f"CREATE TABLE {table} ({', '.join(map(' '.join, wanted.items()))});"
         columns = wanted
@@ -191,6 +199,16 @@ def _misfitting_columns(machine: Machine, live: _Live) -> Iterator[tuple[str, st
     yield from _misfitting_own(machine, live["base"])
     if machine.key not in live["key"]:
         yield f"it has no unique index on {machine.key}", f"ALTER TABLE {table} ADD PRIMARY KEY ({machine.key});"
+
+
+def _misfitting_type(machine: Machine, live: _Live) -> Iterator[tuple[str, str]]:
+    """Yield the lack of the enum, or of each state in it, with the DDL that solves it."""
+    kind, labels = machine.state_type, live["label"]
+    if live["type"][""] is None:
+        yield f"there is no type {kind}", enum(machine)
+    for each in [each for each in machine.states if labels and each not in labels]:
+        by_itself = "-- commit this before the rest: until then PostgreSQL refuses to use a new value"
+        yield f"its type {kind} has no {each}", f"{by_itself}\nALTER TYPE {kind} ADD VALUE '{each}';"
 
 
 def _misfitting_own(machine: Machine, live: Mapping[str, str]) -> Iterator[tuple[str, str]]:
@@ -211,8 +229,10 @@ def _misfitting_guards(machine: Machine, live: _Live) -> Iterator[tuple[str, str
         if not (guard := _GUARD.search(statement)):
             continue
         kind, name = guard.groups()
-        there = live[kind].get(name)
-        if there is None or _meaning(there) != _meaning(statement):
+        there, meant = live[kind].get(name), _meaning(statement)
+        if kind == "INDEX" and any(_meaning(each) == meant for each in live[kind].values()):
+            continue
+        if there is None or _meaning(there) != meant:
             dropped = _DROPPED[kind].format(name=name, table=machine.table, schema=machine.schema)
             create = statement[statement.rindex("ALTER" if kind == "CONSTRAINT" else "CREATE") :]
             yield f"it has no {name}" if there is None else f"its {name} is another", f"{dropped}{create};"
@@ -226,7 +246,15 @@ def _misfitting_archive(machine: Machine, live: _Live) -> Iterator[tuple[str, st
         yield said, create.replace("CREATE", "CREATE OR REPLACE") + rest.removesuffix(END.format(machine.name))
 
 
-def _meaning(statement: str) -> tuple[list[str], str]:
-    """Return the states that a guard names, and the columns of an index."""
-    columns = _INDEXED.search(statement)
-    return re.findall(r"'([^']*)'", statement), columns[1].replace('"', "") if columns else ""
+def _meaning(statement: str) -> tuple[object, ...]:
+    """Return the states that a guard names; of an index its columns, and its condition as far as we know it.
+
+    An index of all rows finds those that have a value in its last column just as well.
+    """
+    if not (index := _INDEXED.search(statement)):
+        return tuple(_STATES.findall(statement))
+    columns, condition = (each.replace('"', "") for each in index.groups(""))
+    if condition.strip("()") == f"{columns.rpartition(', ')[2]} IS NOT NULL":
+        condition = ""
+    words = re.findall(r"\w+", _STATES.sub("", condition))
+    return columns, *_STATES.findall(condition), *words[:1], *({"AND", "OR", "NOT"} & {*words})

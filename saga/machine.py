@@ -143,6 +143,11 @@ class Machine:
         return frozenset({self.key, *self.own, *astuple(self.columns)})
 
     @property
+    def has_enum(self) -> bool:
+        """True if the type of its state's column is the service's own."""
+        return self.state_type not in ("text", "varchar")
+
+    @property
     def initial(self) -> str:
         return next(iter(self.states))
 

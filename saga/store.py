@@ -117,8 +117,11 @@ INSERT INTO {table} ({names}) SELECT {names} FROM jsonb_populate_recordset(NULL:
 
 _COUNT = """\
 -- saga.count
-SELECT {state}::text, {due_at} = 'infinity', count(*) FROM {table} WHERE {due_at} IS NOT NULL GROUP BY 1, 2
+SELECT {state}::text, {due_at} = 'infinity', count(*) FROM {table} WHERE {are_on_their_way} GROUP BY 1, 2
 """
+_DUE_SOME_TIME = "{due_at} IS NOT NULL"
+_IN_STATES = f"{{state}} = ANY ({{on_their_way}}) AND {_DUE_SOME_TIME}"
+"""An index on the state and the time may have all rows, and then it finds these by their states alone."""
 
 _KEEP_STRAYS = """\
 -- saga.keep_strays
@@ -199,6 +202,7 @@ class SagaStore:
             "first_due": first(_IS_DUE, "%(most)s", "FOR UPDATE SKIP LOCKED"),
             "first_overdue": first(f"{{due_at}} <= {_HEARD_AT}", "1000"),
             "next": first("{due_at} < 'infinity'", "1"),
+            "are_on_their_way": sql.SQL(_IN_STATES if machine.due_by_state else _DUE_SOME_TIME).format(**names),
         }
         self._names = {each: ours.get(each, each) for each in columns}
         own = [name for each, name in self._names.items() if each not in ours and name != machine.key]

@@ -13,6 +13,10 @@ from ferryman.services.webhooks.webhooks_settings import JOBS, WebhooksSettings
 SAGAS, DEAD_LETTERS = "webhooks.webhook_delivery_sagas", "webhooks.dead_letters"
 SUCCEEDED, FAILED = "webhook.attempt-succeeded", "webhook.attempt-failed"
 DISABLED, LOST = "SUBSCRIPTION_DISABLED", "WORKER_LOST"
+INSTEAD_OF_MOVE = (
+    "set `active` of its subscription to false to give up what is on its way; `SELECT webhooks.requeue(...)` sends a "
+    "dead one again (docs/webhooks.md)"
+)
 COLUMNS = Columns("status", "attempt_count", "final_error_code", "next_attempt_at", "updated_at")
 STATES: Mapping[str, State] = {
     "Pending": State("The event is routed; there is no job yet."),
@@ -69,7 +73,7 @@ class DeliveryRules:
         """The saga of deliveries."""
         saga = Saga(
             "webhook_delivery", WebhookDelivery, table=SAGAS, states=STATES, columns=COLUMNS, archive="archive",
-            due_by_state=True,
+            due_by_state=True, instead_of_move=INSTEAD_OF_MOVE,
             state_type="webhooks.delivery_status", of=lambda result: int(result.data["saga_id"]), fits=_fits,
             results={"webhook.*": ResultSource("webhooks", "webhooks.results")},
         )  # fmt: skip

@@ -50,11 +50,13 @@ def declared(
     on_failed: Callable[[Delivery, Received], Answer] = on_failed,
     state_type: str = "text",
     due_by_state: bool = False,
+    instead_of_move: str | None = None,
 ) -> Saga[Delivery]:
     saga = Saga(
         "delivery", Delivery, table="hooks.webhook_delivery_sagas", states=STATES, columns=COLUMNS,
         state_type=state_type, archive="archive_sagas", of=lambda result: int(result.data["saga_id"]),
         results={"webhook.*": ResultSource("webhooks", "webhooks.results")}, due_by_state=due_by_state,
+        instead_of_move=instead_of_move,
     )  # fmt: skip
     saga.on("InProgress", "webhook.attempt-succeeded", to="Completed")(
         lambda row, _: Go("Completed", set={"attempt": row.attempt + 1})

@@ -152,7 +152,7 @@ def show(desk: Any, saga: Saga[Any], *, key: str) -> CommandResult:
         "saga": saga.name, "row": admin.as_json(found.row), "meaning": saga.states[state].text,
         "is_over": state in saga.machine.terminals,
         "waits_for": [{"event": event, "to": to} for event, to in found.waits_for],
-        "ways_by_hand": [*saga.machine.states[state].to],
+        "ways_by_hand": [*saga.ways_by_hand(state)],
         "strays": [admin.as_json(each) for each in found.strays],
     }  # fmt: skip
     return CommandResult(data, _story_lines(saga, found))
@@ -173,7 +173,8 @@ def _story_lines(saga: Saga[Any], found: admin.SagaStory) -> Iterator[str]:
     else:
         due = _due(found.due_at)
         waits = "it waits for a person" if due == _PERSON else f"it is looked at {due}"
-        yield f"{waits}: `ferryman saga move` leads to {', '.join(saga.machine.states[state].to)}"
+        ways = f"`ferryman saga move` leads to {', '.join(saga.ways_by_hand(state))}"
+        yield f"{waits}: {saga.instead_of_move or ways}"
     yield from (
         f"{each['type']} {each['message_id']} moved nothing at {moment(each['came_at'])}: {each['why']}"
         for each in found.strays
@@ -195,7 +196,8 @@ def move(order: Order, *, name: str, key: str, to: str | None) -> CommandResult:
 
     Without --yes nothing is changed. A saga goes only where its declaration leads from its state: a way for persons
     alone is declared by State(..., to=(...)). It asks for what the new state says, in the same transaction, and the
-    audit keeps who moved it and why. What is over stays as it is.
+    audit keeps who moved it and why. What is over stays as it is. A saga may forbid it (`instead_of_move`), and says
+    what to do instead.
     """
     saga = wiring.saga(name, wiring.settings(order.context))
     with order.desk("by hand") as desk:

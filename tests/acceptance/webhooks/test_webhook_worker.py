@@ -142,3 +142,20 @@ def test_an_operator_sees_a_delivery_and_its_job(
     assert [each["code"] for each in row.json["history"]] == ["CONNECTION_FAILED"], row.transcript()
     drawn = ferryman.run("saga", "draw", "webhooks", env=monitor)
     assert "PendingRetry --> DeadLettered" in drawn.stdout
+
+
+def test_delivery_that_a_person_would_move_names_what_to_do_instead(
+    ferryman: Launcher, ferryman_database_url: str, desk: DeliveryDesk
+) -> None:
+    """A move by hand makes neither the job nor the dead letter of a delivery."""
+    saga = desk.routed()
+    environment = {"FERRYMAN_DATABASE_URL": ferryman_database_url}
+    act = ("--id", str(saga), "--to", "PendingRetry", "--yes", "--reason", "hurry")
+    moved = ferryman.run("saga", "move", "webhooks", *act, env=environment)
+    assert moved.wait() == 1, moved.transcript()
+    assert "webhooks.requeue" in moved.stderr
+    assert desk.stands(saga)[0] == "InProgress"
+    shown = ferryman.run("saga", "show", "webhooks", str(saga), env=environment)
+    assert shown.wait() == 0, shown.transcript()
+    assert "webhooks.requeue" in shown.stdout
+    assert "saga move" not in shown.stdout

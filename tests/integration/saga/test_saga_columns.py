@@ -12,7 +12,8 @@ from ferryman import Go, Misconfigured, Received, Row
 from ferryman.runtime.life import Life
 from ferryman.runtime.settings import Settings
 from ferryman.saga.answers import Answer
-from ferryman.saga.guards import check, guards, lacking
+from ferryman.saga.ddl import table
+from ferryman.saga.guards import check, enum, guards, lacking
 from ferryman.saga.machine import State
 from ferryman.saga.store import Moved, SagaStore
 from ferryman.saga.timeouts import DueLoop
@@ -185,6 +186,60 @@ def test_table_with_the_guards_of_an_older_machine_is_refused_with_the_ddl(db: D
     assert refused.value.remedy is not None
     db.execute(refused.value.remedy.partition("\n")[2].encode())
     check(db, newer)
+
+
+def test_state_that_the_live_enum_lacks_is_added_before_it_is_used(ferryman_db: Database) -> None:
+    """The DDL of the other guards failed: the type did not know the state that they name."""
+    machine, db = replace(DELIVERY, state_type="hooks.delivery_state"), ferryman_db
+    db.execute("CREATE SCHEMA hooks; " + enum(machine) + table_of(machine) + guards(machine))
+    retried = State("Rests.", ("InProgress",))
+    newer = replace(
+        machine,
+        states={
+            **machine.states,
+            "Resting": retried,
+            "InProgress": State("A job.", ("Resting", "Completed", "PendingRetry")),
+        },
+    )
+    (problem, statement), *others = lacking(db, newer)
+    assert problem == "its type hooks.delivery_state has no Resting"
+    for each in (statement, *(later for _, later in others)):
+        db.execute(each.encode())
+    check(db, newer)
+
+
+def test_enum_that_does_not_exist_is_created_with_the_table(ferryman_db: Database) -> None:
+    saga = declared(state_type="hooks.delivery_state")
+    ferryman_db.execute(table(saga))
+    check(ferryman_db, saga.machine)
+    other = replace(saga.machine, state_type="hooks.other_state")
+    assert lacking(ferryman_db, other)[0] == ("there is no type hooks.other_state", enum(other))
+
+
+@pytest.mark.parametrize(
+    ("index", "does"),
+    [
+        ("(status, next_attempt_at)", True),
+        ("(status, next_attempt_at) WITH (fillfactor = 70)", True),
+        ("(status, next_attempt_at) INCLUDE (id) WHERE next_attempt_at IS NOT NULL", True),
+        ("(status, next_attempt_at) WHERE attempt_count > 3", False),
+        ("(status, next_attempt_at) WHERE status = 'Pending'", False),
+        ("(status, next_attempt_at DESC)", False),
+        ("(next_attempt_at, status)", False),
+        ("(status)", False),
+    ],
+)
+def test_equal_index_of_another_name_does_as_well(db: Database, index: str, does: bool) -> None:
+    """The document of webhooks names its own; a second one would cost every move."""
+    db.execute(f"DROP INDEX hooks.delivery_due; CREATE INDEX theirs ON {DELIVERY.table} {index}")
+    assert [problem for problem, _ in lacking(db, DELIVERY)] == ([] if does else ["it has no delivery_due"])
+
+
+@pytest.mark.parametrize(("more", "does"), [("", True), (" AND attempt_count > 3", False)])
+def test_index_of_what_is_over_must_have_all_of_it(db: Database, more: str, does: bool) -> None:
+    over = f"CREATE INDEX theirs ON {DELIVERY.table} (updated_at) WHERE status IN ('Completed', 'DeadLettered'){more}"
+    db.execute(f"DROP INDEX hooks.delivery_over; {over}")
+    assert (lacking(db, DELIVERY) == []) is does
 
 
 def test_timeouts_of_a_saga_without_its_guards_do_not_start(ferryman_database_url: str, db: Database) -> None:

@@ -2,6 +2,8 @@
 
 import re
 from collections.abc import Callable
+from datetime import date
+from decimal import Decimal
 from typing import Any, NamedTuple
 from uuid import UUID, uuid4
 
@@ -58,6 +60,16 @@ def test_command_may_be_made_by_a_function_and_keeps_what_it_says() -> None:
     saga = shop({"NEW": State("New.", ask=ask, within=1, tries=1, then="OVER"), "OVER": End("Over.")})
     made = saga.command(ORDER._replace(state="NEW", attempt=3))
     assert (made.data, made.key, made.id, made.topic) == ({"attempt": 3}, "book", mine, "elsewhere")
+
+
+def test_command_of_a_function_has_a_form_in_json_as_any_other() -> None:
+    """A Decimal in it failed every result that led to its state, and each was rejected."""
+
+    def ask(order: Order) -> Message:
+        return Message("stock.reserve", {"price": Decimal("1.50"), "at": [date(2026, 11, 20)]}, key=order.sku)
+
+    saga = shop({"NEW": State("New.", ask=ask, within=1, tries=1, then="OVER"), "OVER": End("Over.")})
+    assert saga.command(ORDER._replace(state="NEW")).data == {"price": "1.50", "at": ["2026-11-20"]}
 
 
 def test_due_saga_asks_again_with_doubled_waits_then_goes_on_or_waits_for_a_person() -> None:
@@ -148,7 +160,7 @@ WRONG: dict[str, tuple[Callable[[], object], str]] = {
     "ask without a topic": (
         lambda: shop({"NEW": State("New.", ask="x"), "OVER": End("Over.")}, commands=None), "there is no topic for it",
     ),
-    "a row without its columns": (lambda: shop(TWO, row=NoRow), "NoRow is not a row of a saga"),
+    "a row without its columns": (lambda: shop(TWO, row=NoRow), "NoRow is not a row of a saga: it has no field"),
     "a text as key": (lambda: shop(TWO, row=TextKey), "its key, id, is neither a UUID nor an int"),
     "then to nowhere": (
         lambda: shop({"NEW": State("New.", within=1, then="GONE"), "OVER": End("Over.")}), "leads to GONE",

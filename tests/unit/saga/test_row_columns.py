@@ -134,7 +134,7 @@ WRONG: dict[str, tuple[Callable[[], object], str]] = {
     "a column twice": (lambda: saga(Timed), "two of its columns are called due_at"),
     "two columns of one name": (lambda: saga(columns=Columns(state="number")), "two of its columns are called number"),
     "no key": (lambda: saga(Counted), "its key, attempt, is neither a UUID nor an int"),
-    "of is a text": (lambda: saga(of="id"), "of='id' is not a function"),
+    "of is a text": (lambda: saga(of="id"), "`id` is not a function of (message)"),
     "a state that is a text": (lambda: saga(states={"A": "asked"}), "A is 'asked'"),
     "a table without its schema": (lambda: saga(table="rows").machine, "rows is not named as schema.table"),
     "a name that is too long": (lambda: saga(name="x" * 55).machine, "its name has more than 54 letters"),
