@@ -90,7 +90,6 @@ CREATE TRIGGER webhook_delivery_stays BEFORE DELETE ON webhooks.webhook_delivery
     EXECUTE FUNCTION ferryman.saga_refuse('webhook_delivery', 'status');
 CREATE TRIGGER webhook_delivery_all_stay BEFORE TRUNCATE ON webhooks.webhook_delivery_sagas FOR EACH STATEMENT
     EXECUTE FUNCTION ferryman.saga_refuse('webhook_delivery', 'status');
-CREATE INDEX webhook_delivery_due ON webhooks.webhook_delivery_sagas (status, next_attempt_at) WHERE next_attempt_at IS NOT NULL;
 CREATE INDEX webhook_delivery_over ON webhooks.webhook_delivery_sagas (updated_at) WHERE status IN ('Completed', 'DeadLettered');
 
 -- Returns the rows that ended before that time, and deletes them: for archives that keep them elsewhere.
