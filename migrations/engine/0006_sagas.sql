@@ -101,3 +101,4 @@ CREATE INDEX outbox_audit_given_back ON ferryman.outbox_audit (id)
     WHERE act = 'reconcile' AND filter ->> 'repair' = 'give_back';
 CREATE INDEX outbox_audit_settled ON ferryman.outbox_audit (((filter ->> 'settle')::uuid))
     WHERE act = 'reconcile' AND filter ? 'settle';
+CREATE INDEX outbox_audit_moved ON ferryman.outbox_audit ((filter ->> 'key')) WHERE act = 'move';

@@ -25,6 +25,8 @@ _UNPUBLISHED = {
 }  # fmt: skip
 _GOES_ON = ("PENDING", "REPLAYING")
 _KAFKA_TICK_SECONDS = 0.001
+BY_HAND = " by hand"
+"""The end of an event that is the act of a person."""
 ONE_BATCH_SECONDS = 1
 """Moments of one transaction of a saga's consumer are not further apart."""
 
@@ -273,8 +275,9 @@ class StoryTeller:
                 self.add(_applied_to_nothing(each, where), after)
 
     def stands(self, at: datetime, where: str, state: str, reason: str | None, *, bad: bool = False) -> None:
-        """Tell the state of a saga, after what was applied in its own transaction."""
-        applied = [stands for stands, _, event in self._events if event.what == "applied" and event.at is not None
+        """Tell the state of a saga, after what was applied or done by hand in its own transaction."""
+        applied = [stands for stands, _, event in self._events if event.at is not None
+                   and (event.what == "applied" or event.what.endswith(BY_HAND))
                    and abs((event.at - at).total_seconds()) < ONE_BATCH_SECONDS]  # fmt: skip
         said = {"reason": reason} if reason else {}
         self.add(Event(at, where, state, said, bad=bad), max(applied, default=None))

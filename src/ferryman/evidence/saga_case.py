@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from ferryman.evidence import moment
-from ferryman.evidence.journey import ONE_BATCH_SECONDS, Detail, Event, Journey, Moment, StoryTeller, Witness
+from ferryman.evidence.journey import BY_HAND, ONE_BATCH_SECONDS, Detail, Event, Journey, Moment, StoryTeller, Witness
 from ferryman.evidence.messages import InboxReceipt, StrayResult, has_table, reader
 from ferryman.evidence.sides import Side, Sides, database_of
 from ferryman.evidence.trace import AskKafka, Hint, follow, passed
@@ -17,7 +17,7 @@ from ferryman.message import Message
 from ferryman.runtime.errors import FerrymanError
 from ferryman.runtime.times import iso
 from ferryman.runtime.uuids import derived
-from ferryman.saga.admin import SagaStory, as_json, key_of, look
+from ferryman.saga.admin import SagaStory, as_json, key_of, look, moves_by_hand
 from ferryman.saga.answers import Key
 from ferryman.saga.declaration import Saga
 
@@ -50,6 +50,8 @@ class KnownSaga:
     journey: Journey
     processes: int
     """Processes that handle its timeouts."""
+    moves: Sequence[Mapping[str, Any]] = ()
+    """The acts of persons on it."""
 
     @property
     def row(self) -> Any:
@@ -114,7 +116,8 @@ class SagaTracer:
         if not (story.row or story.strays or set(asked) & set(journey.ids())):
             return None
         processes, _ = side.ask(reader, f"{self.saga.name}-timeouts")
-        return KnownSaga(self.saga, self.called, key, side, story, asked, answers, journey, processes)
+        moves = side.ask(moves_by_hand, self.saga, key)
+        return KnownSaga(self.saga, self.called, key, side, story, asked, answers, journey, processes, moves)
 
     def _look(self, sides: Sides, side: Side, key: Key) -> tuple[Side, SagaStory] | None:
         try:
@@ -220,11 +223,13 @@ def _due(known: KnownSaga) -> tuple[str, str | None]:
 def _never_due(known: KnownSaga) -> tuple[str, str | None]:
     """Say who moves it on, if no timeout does."""
     name, move = known.row["state"], f"ferryman saga move {known.called} --id {known.key}"
-    state, ways = known.saga.states[name], known.saga.machine.states[name].to
+    state, ways = known.saga.states[name], known.saga.ways_by_hand(name)
+    if state.ask is not None and state.within is None:
+        return "It waits for an answer without an end", None
+    if instead := known.saga.instead_of_move:
+        return f"It waits for a person: {instead}", None
     if state.ask is not None:
-        return (
-            ("It waits for an answer without an end", None) if state.within is None else ("It waits for a person", move)
-        )
+        return "It waits for a person", move
     show = f"ferryman saga show {known.called} {known.key}"
     return "It waits for a person", f"{move} --to {ways[0]}" if len(ways) == 1 else show
 
@@ -265,9 +270,21 @@ class _SagaTeller(StoryTeller):
             return super().handled(reader, receipt, detail, after)
         return self.applied(reader, receipt, detail, after)
 
+    def moved(self, act: Mapping[str, Any]) -> None:
+        """Tell the act of a person, before the command that was appended with it."""
+        state, at = self.known.saga.states.get(act["state"]), act["at"]
+        asked = [each.created_at for each in map(self.journey.entry, self.known.asked) if each and state and state.ask]
+        mine = (each for each in asked if 0 <= (at - each).total_seconds() < ONE_BATCH_SECONDS)
+        at = max(mine, default=at)
+        what = "asked again" if act["again"] else f"moved to {act['state']}"
+        said = {"by": act["who"], "reason": act["reason"]}
+        self.add(Event(at, self.known.side.name, f"{what}{BY_HAND}", said), None)
+
 
 def _events(known: KnownSaga) -> Sequence[Event]:
     telling, told = _SagaTeller(known), known.journey.ids()
+    for act in known.moves:
+        telling.moved(act)
     for identity in told:
         if command := known.asked.get(identity):
             telling.message(identity, command._asdict(), None)

@@ -80,8 +80,10 @@ def trace(
     told = subject_told(sides, key, tracers, ask=ask) if key is not None and is_key else None
     try:
         told = told or _of_id(sides, resolve(sides, reference), tracers, ask)
-    except FerrymanError:
+    except FerrymanError as error:
         told = subject_told(sides, key, tracers, ask=ask) if key is not None and not is_key else None
+        if told is None and key is not None and is_key:
+            raise FerrymanError(f"no saga here has the key {key}, and {error.message}", remedy=error.remedy) from None
         if told is None:
             raise
     return addressed(sides, told)

@@ -13,6 +13,8 @@ from ferryman.evidence.saga_case import SagaTracer
 from ferryman.evidence.sides import MAIN, Sides
 from ferryman.evidence.trace import trace
 from ferryman.evidence.way import Traced
+from ferryman.runtime.desk import Act
+from ferryman.saga import admin
 from ferryman.saga.ddl import table
 from support import deliveries
 from support.orders import cyclic
@@ -184,6 +186,36 @@ def test_answer_that_moved_nothing_is_told_with_its_reason(shop: Crossing) -> No
     assert (stray.detail["type"], stray.bad) == ("stock.reserved", True)
 
 
+def test_acts_of_persons_are_told_with_their_reasons_before_what_they_sent(shop: Crossing) -> None:
+    order, other, db = started(shop), started(shop), shop.desk.db
+    for to in (None, "RELEASING"):
+        before = admin.look(db, ORDERS, order).row
+        go = admin.check_move(ORDERS, before, to)
+        admin.move(shop.sides[MAIN], ORDERS, order, go, Act("ada", "the store burned down"), before=before["state"])
+    told = [
+        (each.where, each.what, each.detail.get("by"), each.detail.get("type")) for each in traced(shop, order).events
+    ]
+    assert [each for each in told if each[1] != "not published yet"] == [
+        ("main", "appended", None, "stock.reserve"),
+        ("main", "asked again by hand", "ada", None), ("main", "appended", None, "stock.reserve"),
+        ("main", "moved to RELEASING by hand", "ada", None), ("main", "appended", None, "stock.release"),
+        ("main", "RELEASING", None, None),
+    ]  # fmt: skip
+    assert not [each for each in traced(shop, other).events if "by" in each.detail]
+
+
+def test_saga_that_forbids_moves_is_told_with_what_a_person_does_instead(
+    shop: Crossing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order = started(shop)
+    shop.publish(shop.desk.db)
+    shop.desk.db.execute("UPDATE shop.orders SET due_at = 'infinity', attempt = 3")
+    assert ends(shop, order) == ("RESERVING", f"ferryman saga move {CALLED} --id {order}")
+    monkeypatch.setattr(ORDERS, "instead_of_move", "call the store")
+    assert ends(shop, order) == ("RESERVING", None)
+    assert "It waits for a person: call the store" in traced(shop, order).ending.why
+
+
 def test_saga_that_is_archived_or_unknown_is_not_told_as_one_that_waits(shop: Crossing) -> None:
     order = started(shop)
     round_trip(shop)
@@ -215,6 +247,8 @@ def test_saga_with_a_number_for_a_key_is_told_by_it(shop: Crossing) -> None:
     assert trace(shop.sides, 1, tracers, is_key=True).kind == "delivery"
     with pytest.raises(FerrymanError, match="knows 99"):
         trace(shop.sides, 99, tracers)
+    with pytest.raises(FerrymanError, match="no saga here has the key 99, and no outbox"):
+        trace(shop.sides, 99, tracers, is_key=True)
     shop.desk.db.execute(
         "INSERT INTO ferryman.saga_stray (machine, message_id, saga_number, why, type, data) "
         "VALUES ('delivery', %s, 7, 'LATE', 'webhook.attempt-failed', '{}')", (stray := uuid4(),),
