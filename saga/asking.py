@@ -45,6 +45,9 @@ def command(saga: "Saga[Any]", row: Any) -> Message:
     follows = f"{place}/{given['attempt']}"
     if state in saga.revisited:
         follows += f"/{row.visit}"
+        if CORRELATION in headers:
+            what = f"`ask` of {saga.name} in {state} gives {CORRELATION}, which tells the visits of the state apart"
+            raise ValueError(f"{what}: leave it out")
         headers = {CORRELATION: f"{place}/{row.visit}", **headers}
     elif message.id is not None and (message.topic is not None or saga.commands is None):
         return message

@@ -21,7 +21,7 @@ from ferryman.evidence.sides import named_in, open_sides
 from ferryman.evidence.trace import Place, asking, trace, unasked
 from ferryman.evidence.way import Traced
 from ferryman.relay.admin.entry_story import attempts, times
-from ferryman.runtime.errors import Exit
+from ferryman.runtime.errors import Exit, Misconfigured
 from ferryman.runtime.times import span
 from ferryman.services import systems
 
@@ -66,10 +66,16 @@ def command(
     """
     settings, known = wiring.settings(context), systems()
     databases = named_in(settings, {name: each for system in known for name, each in system.databases.items()})
-    called = dict.fromkeys([*sagas, *settings.sagas])
-    tracers = [*(each.tracer for each in case_files(known)),
-               *(SagaTracer(wiring.saga(each, settings), each) for each in called)]  # fmt: skip
+    tracers, unknown = [each.tracer for each in case_files(known)], list[str]()
+    for called in dict.fromkeys([*sagas, *settings.sagas]):
+        try:
+            tracers.append(SagaTracer(wiring.saga(called, settings), called))
+        except Misconfigured as error:
+            if called in sagas:
+                raise
+            unknown.append(f"{called} of the setting `sagas`: {error}")
     with open_sides(settings, databases, "trace", wiring.loaded(context).origins, partly=True) as sides:
+        sides.missing.extend(unknown)
         ask = asking(sides) if settings.kafka.bootstrap_servers and not no_kafka else unasked
         told = trace(sides, reference, tracers, ask=ask, is_key=bool(sagas))
     if as_json:

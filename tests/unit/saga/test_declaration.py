@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import date
 from decimal import Decimal
 from typing import Any, NamedTuple
@@ -14,7 +15,7 @@ from ferryman.runtime.errors import FerrymanError
 from ferryman.saga.admin import key_of
 from ferryman.saga.machine import drawing
 from support import deliveries
-from support.orders import Order, answer, declared, wider
+from support.orders import Order, answer, cyclic, declared, wider
 
 ORDER = Order(UUID(int=1), "book", 500)
 
@@ -70,6 +71,19 @@ def test_command_of_a_function_has_a_form_in_json_as_any_other() -> None:
 
     saga = shop({"NEW": State("New.", ask=ask, within=1, tries=1, then="OVER"), "OVER": End("Over.")})
     assert saga.command(ORDER._replace(state="NEW")).data == {"price": "1.50", "at": ["2026-11-20"]}
+
+
+def test_function_that_takes_the_header_of_the_visits_is_refused() -> None:
+    """Late answers of an earlier visit counted for the next one: nothing told them apart."""
+    saga = cyclic()
+    again = saga.row(uuid4(), "book", 1, state="CHARGING", visit=3)
+    mine = {"ce_correlationid": "mine"}
+    for name in ("CHARGING", "RESERVING"):
+        asks = replace(saga.states[name], ask=lambda row: Message("bank.charge", {}, key=row.sku, headers=mine))
+        saga.states[name] = asks
+    with pytest.raises(ValueError, match="`ask` of orders in CHARGING gives ce_correlationid"):
+        saga.command(again)
+    assert saga.command(again._replace(state="RESERVING")).headers == mine
 
 
 def test_due_saga_asks_again_with_doubled_waits_then_goes_on_or_waits_for_a_person() -> None:
