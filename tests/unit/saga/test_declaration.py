@@ -206,6 +206,13 @@ WRONG: dict[str, tuple[Callable[[], object], str]] = {
     "asks again without counting": (
         lambda: _entered_again(declared()).machine, "CHARGING asks, and may be entered again",
     ),
+    "counts in a text": (
+        lambda: _entered_again(declared(wider(visit=""))).machine, "CHARGING asks, and may be entered again",
+    ),
+    "a rule for timeouts that would ask without counting": (
+        lambda: shop({"NEW": State("New.", ask="x", within=1, tries=2), "OVER": End("Over.")}).due("NEW", to="OVER"),
+        "a rule for timeouts, and `then` or `tries`",
+    ),
     "completes a column": (lambda: shop(TWO).complete("sku"), "sku cannot be completed"),
 }  # fmt: skip
 
@@ -240,6 +247,11 @@ def test_wrong_declaration_is_refused_with_the_reason(wrong: str) -> None:
 def test_key_that_no_row_can_have_is_refused(text: str) -> None:
     with pytest.raises(FerrymanError, match=r"is not the key of a saga of delivery. Remedy: give a bigint"):
         key_of(deliveries.declared(), text)
+
+
+def test_rule_sets_neither_the_state_nor_the_visits_that_the_engine_counts() -> None:
+    assert "visit" in declared(wider(visit=0)).settable
+    assert cyclic().settable == {"sku", "amount", "reservation", "attempt", "reason"}
 
 
 def test_step_says_what_it_does() -> None:
