@@ -213,6 +213,8 @@ WRONG: dict[str, tuple[Callable[[], object], str]] = {
         lambda: shop({"NEW": State("New.", ask="x", within=1, tries=2), "OVER": End("Over.")}).due("NEW", to="OVER"),
         "a rule for timeouts, and `then` or `tries`",
     ),
+    "two functions that start it": (lambda: _started_twice(shop(TWO)), "x.came cannot start it"),
+    "completes a field of the engine": (lambda: shop(TWO).complete("reason"), "reason cannot be completed"),
     "completes a column": (lambda: shop(TWO).complete("sku"), "sku cannot be completed"),
 }  # fmt: skip
 
@@ -224,6 +226,11 @@ async def _later(_row: object, _result: object) -> Go:
 def _entered_again(saga: Saga[Any]) -> Saga[Any]:
     saga.on("RELEASING", "stock.kept", to="CHARGING")
     return saga
+
+
+def _started_twice(saga: Saga[Any]) -> None:
+    for _ in range(2):
+        saga.starts("x.came")(lambda _message: ORDER)
 
 
 def _and_more(saga: Saga[Any]) -> object:
@@ -252,6 +259,27 @@ def test_key_that_no_row_can_have_is_refused(text: str) -> None:
 def test_rule_sets_neither_the_state_nor_the_visits_that_the_engine_counts() -> None:
     assert "visit" in declared(wider(visit=0)).settable
     assert cyclic().settable == {"sku", "amount", "reservation", "attempt", "reason"}
+
+
+def test_rule_may_name_the_state_that_it_is_in() -> None:
+    """It stays there, which is no way of the machine."""
+    saga = shop(TWO)
+    saga.on("NEW", "x.came", to=("OVER", "NEW"))(lambda _row, _result: Go("NEW", due=5.0))
+    assert saga.machine.transitions == (("NEW", "OVER"),)
+
+
+def test_participants_must_have_read_the_commands_for_time_to_count() -> None:
+    saga = shop(TWO, results={"x.*": "x.results"}, participants={"c": "store", "other": "bank"})
+    assert saga.listeners == [("shop", "x.results"), ("store", "c"), ("bank", "other")]
+    assert saga.command_topics == ["c", "other"]
+    assert shop(TWO).command_topics == ["c"]
+
+
+@pytest.mark.parametrize("unknown", ["ignore", "reject"])
+def test_consumers_treat_unknown_types_as_the_saga_says(unknown: str) -> None:
+    saga = shop(TWO, unknown=unknown)
+    saga.on("NEW", "x.came", to="OVER")
+    assert [each.unknown for each in saga.consumers()] == [unknown]
 
 
 def test_step_says_what_it_does() -> None:
