@@ -61,6 +61,9 @@ def test_command_may_be_made_by_a_function_and_keeps_what_it_says() -> None:
     saga = shop({"NEW": State("New.", ask=ask, within=1, tries=1, then="OVER"), "OVER": End("Over.")})
     made = saga.command(ORDER._replace(state="NEW", attempt=3))
     assert (made.data, made.key, made.id, made.topic) == ({"attempt": 3}, "book", mine, "elsewhere")
+    named = State("New.", ask=lambda row: Message("x", {}, key=row.sku, id=mine), within=1, tries=1, then="OVER")
+    made = shop({"NEW": named, "OVER": End("Over.")}).command(ORDER._replace(state="NEW"))
+    assert (made.id, made.topic) == (mine, "c")
 
 
 def test_command_of_a_function_has_a_form_in_json_as_any_other() -> None:
@@ -71,6 +74,14 @@ def test_command_of_a_function_has_a_form_in_json_as_any_other() -> None:
 
     saga = shop({"NEW": State("New.", ask=ask, within=1, tries=1, then="OVER"), "OVER": End("Over.")})
     assert saga.command(ORDER._replace(state="NEW")).data == {"price": "1.50", "at": ["2026-11-20"]}
+
+
+def test_visits_that_the_engine_counts_are_not_in_the_command() -> None:
+    again = cyclic()
+    row = again.row(uuid4(), "book", 1, state="CHARGING", visit=3)
+    assert again.command(row).data.keys() == {"id", "sku", "amount", "reservation"}
+    own = declared(wider(visit=0))
+    assert own.command(own.row(*row)).data["visit"] == 3
 
 
 def test_function_that_takes_the_header_of_the_visits_is_refused() -> None:
