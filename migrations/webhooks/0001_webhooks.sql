@@ -25,13 +25,39 @@ CREATE TABLE webhooks.subscriptions (
     base_seconds    double precision CHECK (base_seconds > 0 AND base_seconds <= 86400),
     cap_seconds     double precision CHECK (cap_seconds > 0 AND cap_seconds <= 604800),
     created_at      timestamptz NOT NULL DEFAULT clock_timestamp(),
-    updated_at      timestamptz NOT NULL DEFAULT clock_timestamp()
+    updated_at      timestamptz NOT NULL DEFAULT clock_timestamp(),
+    enabled_at      timestamptz NOT NULL DEFAULT clock_timestamp(),
+    failing_since   timestamptz,
+    disabled_at     timestamptz,
+    disabled_reason text CHECK (length(disabled_reason) <= 100),
+    CONSTRAINT disabled_has_its_time CHECK (active = (disabled_at IS NULL) AND (disabled_reason IS NULL OR NOT active))
 );
 COMMENT ON COLUMN webhooks.subscriptions.active IS 'false: no more events, and no more attempts of those under way';
 COMMENT ON COLUMN webhooks.subscriptions.paused IS 'true: its jobs wait';
 COMMENT ON COLUMN webhooks.subscriptions.max_retry_limit IS 'null: webhooks.max_retry_limit; the same goes for the waits';
+COMMENT ON COLUMN webhooks.subscriptions.enabled_at IS 'attempts that began before do not count against the endpoint';
+COMMENT ON COLUMN webhooks.subscriptions.failing_since IS 'the first failure since the last success';
+COMMENT ON COLUMN webhooks.subscriptions.disabled_reason IS 'GONE or FAILING: by ferryman run webhook-endpoints; else by a person';
 CREATE INDEX subscriptions_by_type ON webhooks.subscriptions USING gin (event_types) WHERE active;
 CREATE INDEX subscriptions_paused ON webhooks.subscriptions (id) WHERE paused AND active;
+
+-- A subscription that is enabled again, or gets another endpoint, begins anew.
+CREATE FUNCTION webhooks.note_activity() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF NEW.active THEN
+        NEW.enabled_at := clock_timestamp();
+        NEW.failing_since := NULL;
+        NEW.disabled_at := NULL;
+        NEW.disabled_reason := NULL;
+    ELSE
+        NEW.disabled_at := clock_timestamp();
+    END IF;
+    RETURN NEW;
+END $$;
+CREATE TRIGGER added BEFORE INSERT ON webhooks.subscriptions FOR EACH ROW EXECUTE FUNCTION webhooks.note_activity();
+CREATE TRIGGER changed BEFORE UPDATE OF active, endpoint ON webhooks.subscriptions FOR EACH ROW
+    WHEN (OLD.active <> NEW.active OR (NEW.active AND OLD.endpoint <> NEW.endpoint))
+    EXECUTE FUNCTION webhooks.note_activity();
 
 -- Apart from the subscriptions: the orchestrator never reads a secret. Each signs, so two do while one replaces the other.
 CREATE TABLE webhooks.subscription_secrets (
@@ -136,6 +162,7 @@ CREATE TABLE webhooks.webhook_delivery_jobs (
 COMMENT ON COLUMN webhooks.webhook_delivery_jobs.claims IS 'how often a worker claimed it: more than once if one was lost';
 CREATE UNIQUE INDEX one_active_job ON webhooks.webhook_delivery_jobs (saga_id) WHERE status IN ('Pending', 'Leased');
 CREATE INDEX jobs_pending ON webhooks.webhook_delivery_jobs (subscription_id, created_at, id) WHERE status = 'Pending';
+CREATE INDEX jobs_succeeded ON webhooks.webhook_delivery_jobs (subscription_id, completed_at) WHERE status = 'Completed';
 CREATE INDEX jobs_leased ON webhooks.webhook_delivery_jobs (leased_at) WHERE status = 'Leased';
 CREATE TRIGGER webhook_job_ended BEFORE UPDATE ON webhooks.webhook_delivery_jobs FOR EACH ROW
     WHEN (OLD.status IN ('Completed', 'Failed'))
@@ -282,9 +309,10 @@ REVOKE EXECUTE ON FUNCTION webhooks.discard FROM PUBLIC;
 SELECT ferryman.need_role('CREATE ROLE ferryman_saga_orchestrator NOLOGIN', 'routes events and moves deliveries');
 SELECT ferryman.need_role('CREATE ROLE ferryman_webhook_worker NOLOGIN', 'sends webhooks, and reports what became of them');
 SELECT ferryman.need_role('CREATE ROLE ferryman_dead_letter_operator NOLOGIN', 'requeues and discards dead deliveries');
-SELECT ferryman.need_role('CREATE ROLE ferryman_subscription_manager NOLOGIN', 'keeps subscriptions and their secrets');
+SELECT ferryman.need_role('CREATE ROLE ferryman_subscription_manager NOLOGIN', 'keeps subscriptions and their secrets, and disables endpoints that are gone');
 SELECT ferryman.need_role('CREATE ROLE ferryman_event_writer NOLOGIN', 'records events for webhooks');
 SELECT ferryman.bind('consumer', 'webhooks', 'ferryman_saga_orchestrator');
+SELECT ferryman.bind('consumer', 'webhook-endpoints', 'ferryman_subscription_manager');
 SELECT ferryman.bind('machine', 'webhook_delivery', 'ferryman_saga_orchestrator');
 SELECT ferryman.bind('outbox', 'webhook-worker', 'ferryman_webhook_worker');
 SELECT ferryman.grant_like('ferryman_writer', 'ferryman_webhook_worker');
@@ -309,7 +337,7 @@ GRANT INSERT (saga_id, event_id, subscription_id, attempts, error_code)
     ON webhooks.dead_letters TO ferryman_saga_orchestrator;
 -- Where a result was lost, the orchestrator asks for the code of the last attempt. Operators see every attempt.
 GRANT SELECT (outbox, row_id, began_at, code) ON ferryman.outbox_attempt TO ferryman_saga_orchestrator;
-GRANT SELECT ON ferryman.outbox_attempt TO ferryman_dead_letter_operator;
+GRANT SELECT ON ferryman.outbox_attempt, ferryman.bound_name TO ferryman_dead_letter_operator;
 CREATE POLICY webhooks ON ferryman.outbox_attempt FOR SELECT TO ferryman_saga_orchestrator, ferryman_dead_letter_operator
     USING (outbox = 'webhook-worker');
 
@@ -323,8 +351,11 @@ GRANT SELECT ON webhooks.subscriptions, webhooks.webhook_delivery_sagas, webhook
 GRANT EXECUTE ON FUNCTION webhooks.requeue, webhooks.discard TO ferryman_dead_letter_operator;
 
 GRANT SELECT, INSERT (endpoint, event_types, active, paused, max_retry_limit, base_seconds, cap_seconds),
-    UPDATE (endpoint, event_types, active, paused, max_retry_limit, base_seconds, cap_seconds, updated_at)
+    UPDATE (endpoint, event_types, active, paused, max_retry_limit, base_seconds, cap_seconds, updated_at, failing_since,
+            disabled_reason)
     ON webhooks.subscriptions TO ferryman_subscription_manager;
+GRANT SELECT (id, subscription_id, status, leased_at, completed_at) ON webhooks.webhook_delivery_jobs
+    TO ferryman_subscription_manager;
 GRANT SELECT, INSERT, UPDATE (expires_at), DELETE ON webhooks.subscription_secrets TO ferryman_subscription_manager;
 
 GRANT INSERT (type, payload, content_type), SELECT (id, type, content_type, created_at)
@@ -332,7 +363,8 @@ GRANT INSERT (type, payload, content_type), SELECT (id, type, content_type, crea
 
 -- Monitors read no payload, no secret, and no endpoint: its URL may hold one.
 GRANT SELECT (id, type, content_type, created_at) ON webhooks.events TO ferryman_monitor;
-GRANT SELECT (id, event_types, active, paused, max_retry_limit, base_seconds, cap_seconds, created_at, updated_at)
+GRANT SELECT (id, event_types, active, paused, max_retry_limit, base_seconds, cap_seconds, created_at, updated_at, enabled_at,
+              failing_since, disabled_at, disabled_reason)
     ON webhooks.subscriptions TO ferryman_monitor;
 GRANT SELECT ON webhooks.webhook_delivery_sagas, webhooks.webhook_delivery_jobs, webhooks.dead_letters, webhooks.unrouted
     TO ferryman_monitor;

@@ -15,6 +15,10 @@ SYSTEM = System(
             "ferryman.services.webhooks.worker:worker",
             "posts events to the endpoints of subscriptions, and reports each attempt",
         ),
+        "webhook-endpoints": (
+            "ferryman.services.webhooks.endpoints:endpoints",
+            "disables endpoints that are gone, or that fail for too long",
+        ),
     },
     machines=("ferryman.services.webhooks.orchestrator:MACHINE",),
     outboxes="ferryman.services.webhooks.webhooks_settings:outboxes",

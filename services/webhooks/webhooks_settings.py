@@ -10,7 +10,7 @@ WORKER = "webhook-worker"
 
 
 class WebhooksSettings(Section):
-    """The settings of `ferryman run webhooks` and `webhook-worker`."""
+    """The settings of `ferryman run webhooks`, `webhook-worker` and `webhook-endpoints`."""
 
     max_retry_limit: int = setting(
         8, "The number of failed attempts that ends a delivery as a dead letter; a subscription may have its own.",
@@ -26,6 +26,10 @@ class WebhooksSettings(Section):
     answer_seconds: float = setting(
         300.0, "How long after its job was made a delivery without a result is looked at: if the job is over, its row "
         "is believed.", unit="seconds", gt=0, le=86_400,
+    )  # fmt: skip
+    disable_after_seconds: float = setting(
+        432_000.0, "How long every attempt at an endpoint fails until it is disabled: from the first failure since its "
+        "last success to the latest. 0: never; 410 disables at once all the same.", unit="seconds", ge=0, le=31_536_000,
     )  # fmt: skip
     poll_seconds: float = setting(
         0.2, "How often to look for new events while there are none.", unit="seconds", gt=0, le=60

@@ -266,7 +266,9 @@ def test_every_compose_check_has_a_fault() -> None:
     assert {check for check, _, _ in FAULTS} == set(CHECKS.values())
 
 
-@pytest.mark.parametrize("name", ["dispatcher", "doctor", "mailer", "relay", "webhook-worker", "webhooks"])
+@pytest.mark.parametrize(
+    "name", ["dispatcher", "doctor", "mailer", "relay", "webhook-endpoints", "webhook-worker", "webhooks"]
+)
 def test_our_services_know_the_addresses_of_the_servers(name: str) -> None:
     settings = settings_of(COMPOSE, name)
     assert settings.database_url

@@ -35,7 +35,7 @@ SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 ORCHESTRATOR, WORKER = "ferryman_saga_orchestrator", "ferryman_webhook_worker"
 WRITER, MANAGER = "ferryman_event_writer", "ferryman_subscription_manager"
 OPERATOR, MONITOR = "ferryman_dead_letter_operator", "ferryman_monitor"
-ROLES = {"relay": "ferryman_relay", "webhooks": ORCHESTRATOR, "webhook-worker": WORKER}
+ROLES = {"relay": "ferryman_relay", "webhooks": ORCHESTRATOR, "webhook-worker": WORKER, "webhook-endpoints": MANAGER}
 """The role of each process."""
 
 
@@ -195,12 +195,14 @@ class DeliveryDesk:
         with self.db.transaction():
             return len(self.engine.due(self.db))
 
-    def end(self, saga: int, code: str | None = None, **changed: Any) -> Received:
+    def end(self, saga: int, code: str | None = None, *, ago: float = 0, **changed: Any) -> Received:
         """End the active job of a delivery, with a failure if there is a code. Return its result."""
         row = self.db.execute(
-            "UPDATE webhooks.webhook_delivery_jobs SET status = %s, error = %s, leased_at = now() "
+            "UPDATE webhooks.webhook_delivery_jobs SET status = %s, error = %s, leased_at = t.ended, "
+            "completed_at = CASE WHEN %s THEN t.ended END "
+            "FROM (SELECT clock_timestamp() - make_interval(secs => %s) AS ended) t "
             "WHERE saga_id = %s AND status IN ('Pending', 'Leased') RETURNING id, facts",
-            ("Failed" if code else "Completed", code, saga),
+            ("Failed" if code else "Completed", code, code is None, ago, saga),
         ).fetchone()
         assert row is not None
         if code:

@@ -12,6 +12,7 @@ from support.launch import KillAt, Launcher
 from support.published import poll_until, read_topic
 from support.webhooking import BODY, SECRET, Webhooking, WebhookPlace, new_place, publish, subscribe
 
+DISABLED = b"webhook.subscription-disabled"
 # Topics and groups have the names that they have everywhere: on a broker of its own.
 pytestmark = [pytest.mark.real_kafka, pytest.mark.serial]
 
@@ -100,4 +101,34 @@ def test_a_result_that_was_lost_is_healed_from_the_row_of_its_job(webhooks: Webh
     webhooks.db.execute("DELETE FROM ferryman.outbox")
     webhooks.until(subscription, Completed=1)
     assert len(webhooks.receiver.requests) == 1
+    webhooks.stop()
+
+
+def messages_about(webhooks: Webhooking, subscription: int) -> set[str]:
+    """Return the ids of the messages that tell that it was disabled."""
+    events = read_topic(webhooks.kafka, "webhooks.events")
+    return {each.id for each in events if dict(each.headers)["ce_type"] == DISABLED and each.key == str(subscription)}
+
+
+def test_an_endpoint_that_is_gone_is_disabled_once_whatever_dies(webhooks: Webhooking) -> None:
+    """N1, N6: killed before and after its commit. Its open deliveries end, and another endpoint gets its events."""
+    webhooks.receiver.answer = lambda request: Answer(410 if request.path == "/gone" else 204)
+    gone, good = (subscribe(webhooks.db, webhooks.receiver.url + path, "gone") for path in ("/gone", "/good"))
+    webhooks.start("relay", "webhooks", "webhook-worker")
+    for kill_at in (
+        KillAt("ferryman.consumer.store.receipts:record", "after"),
+        KillAt("ferryman.consumer.transaction:BatchTransaction.run", "after"),
+    ):
+        webhooks.start("webhook-endpoints", kill_at=kill_at)
+        publish(webhooks.db, event_type="gone")
+        webhooks.await_kill("webhook-endpoints")
+    webhooks.start("webhook-endpoints", "webhook-endpoints 2")
+    webhooks.until(gone, DeadLettered=2)
+    webhooks.until(good, Completed=2)
+    rows = webhooks.db.execute(
+        "SELECT active, disabled_reason FROM webhooks.subscriptions WHERE id = ANY (%s) ORDER BY id", ([gone, good],)
+    ).fetchall()
+    assert rows == [(False, "GONE"), (True, None)]
+    told = poll_until(lambda: messages_about(webhooks, gone), "the message")
+    assert len(told) == 1
     webhooks.stop()

@@ -99,6 +99,14 @@ def test_a_letter_shows_every_attempt_and_its_other_generations(desk: DeliveryDe
     assert show_letter(operator, new) is None
 
 
+def test_an_operator_sees_no_attempts_of_other_outboxes(desk: DeliveryDesk, operator: Database) -> None:
+    dead(desk)
+    desk.db.execute(
+        "INSERT INTO ferryman.outbox_attempt (outbox, row_id, began_at, outcome) VALUES ('mails', '1', now(), 'failed')"
+    )
+    assert operator.execute("SELECT outbox FROM ferryman.outbox_attempt").fetchall() == [("webhook-worker",)]
+
+
 def test_a_letter_is_requeued_once_and_leaves_those_that_wait(desk: DeliveryDesk, operator: Database) -> None:
     """And its generation after the next can die and be requeued too."""
     saga = dead(desk)

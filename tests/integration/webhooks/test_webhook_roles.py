@@ -16,7 +16,7 @@ REQUEUE = (
     f"INSERT INTO {SAGA} (event_id, subscription_id, generation, requeued_from, next_attempt_at) "
     "VALUES (1, 1, 1, 1, now())"
 )
-CALL_REQUEUE = "SELECT webhooks.requeue('{1}', 'ann', 'r')"
+CALL_REQUEUE, CALL_DISCARD = (f"SELECT webhooks.{act}('{{1}}', 'ann', 'r')" for act in ("requeue", "discard"))
 DELETE_SAGA = f"DELETE FROM {SAGA}"
 MAKE_JOB = f"INSERT INTO {JOB} (saga_id, event_id, subscription_id, attempt) VALUES (1, 1, 1, 1)"
 END_JOB = f"UPDATE {JOB} SET status = 'Completed'"
@@ -43,6 +43,7 @@ FORGE_ATTEMPT = (
     "INSERT INTO ferryman.outbox_attempt (outbox, row_id, began_at, outcome) "
     "VALUES ('webhook-worker', '1', now(), 'delivered')"
 )
+PAUSE_ORCHESTRATOR = "INSERT INTO ferryman.inbox_paused (consumer, who, reason) VALUES ('webhooks', 'ann', 'r')"
 EVERY = (DELETE_SAGA, DELETE_JOB, CHANGE_EVENT, DELETE_EVENT, DELETE_SUBSCRIPTION, CHANGE_LETTER, QUEUE, ARCHIVE)
 """The acts that no process may do."""
 
@@ -50,17 +51,19 @@ FORBIDDEN: dict[str, Sequence[str]] = {
     ORCHESTRATOR: (
         MAKE_EVENT, READ_PAYLOAD, CHANGE_SUBSCRIPTION, READ_SECRET, MAKE_SECRET, END_JOB, FORGE_ATTEMPT,
         f"UPDATE {SAGA} SET event_id = 2", f"UPDATE {JOB} SET leased_at = now()",
-        REQUEUE, CALL_REQUEUE,
+        REQUEUE, CALL_REQUEUE, CALL_DISCARD,
     ),
     WORKER: (MOVE_SAGA, MAKE_SAGA, f"SELECT FROM {SAGA}", MAKE_JOB, MAKE_EVENT, CHANGE_SUBSCRIPTION, MAKE_SECRET,
-             MAKE_LETTER, CALL_REQUEUE, f"UPDATE {JOB} SET saga_id = 2", f"UPDATE {JOB} SET attempt = 2"),
+             MAKE_LETTER, CALL_REQUEUE, CALL_DISCARD, f"UPDATE {JOB} SET saga_id = 2", f"UPDATE {JOB} SET attempt = 2"),
     OPERATOR: (MOVE_SAGA, MAKE_SAGA, REQUEUE, MAKE_JOB, END_JOB, MAKE_EVENT, READ_PAYLOAD, CHANGE_SUBSCRIPTION,
                READ_SECRET, MAKE_LETTER),
-    MANAGER: (CALL_REQUEUE, MOVE_SAGA, MAKE_SAGA, MAKE_JOB, END_JOB, MAKE_EVENT, READ_PAYLOAD, MAKE_LETTER),
-    WRITER: (CALL_REQUEUE, MOVE_SAGA, MAKE_SAGA, MAKE_JOB, END_JOB, READ_PAYLOAD, CHANGE_SUBSCRIPTION, READ_SECRET,
-             MAKE_LETTER, "SELECT FROM webhooks.subscriptions"),
-    MONITOR: (CALL_REQUEUE, MOVE_SAGA, MAKE_SAGA, MAKE_JOB, END_JOB, MAKE_EVENT, READ_PAYLOAD, CHANGE_SUBSCRIPTION,
-              READ_SECRET, MAKE_LETTER, "SELECT endpoint FROM webhooks.subscriptions"),
+    MANAGER: (CALL_REQUEUE, CALL_DISCARD, MOVE_SAGA, MAKE_SAGA, MAKE_JOB, END_JOB, MAKE_EVENT, READ_PAYLOAD,
+              MAKE_LETTER, "UPDATE webhooks.subscriptions SET enabled_at = now()", f"SELECT error FROM {JOB}",
+              FORGE_ATTEMPT, PAUSE_ORCHESTRATOR),
+    WRITER: (CALL_REQUEUE, CALL_DISCARD, MOVE_SAGA, MAKE_SAGA, MAKE_JOB, END_JOB, READ_PAYLOAD, CHANGE_SUBSCRIPTION,
+             READ_SECRET, MAKE_LETTER, "SELECT FROM webhooks.subscriptions"),
+    MONITOR: (CALL_REQUEUE, CALL_DISCARD, MOVE_SAGA, MAKE_SAGA, MAKE_JOB, END_JOB, MAKE_EVENT, READ_PAYLOAD,
+              CHANGE_SUBSCRIPTION, READ_SECRET, MAKE_LETTER, "SELECT endpoint FROM webhooks.subscriptions"),
 }  # fmt: skip
 
 
