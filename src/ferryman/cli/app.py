@@ -22,6 +22,10 @@ COMMANDS = {
     "run": ("ferryman.cli.run", "Run services until SIGTERM; they drain, then exit 0."),
     "outbox": ("ferryman.cli.outbox", "See what waits to be published, and why; replay and discard entries."),
     "inbox": ("ferryman.cli.inbox", "See what consumers handled and rejected; requeue and discard messages."),
+    "dead-letters": (
+        "ferryman.cli.dead_letters",
+        "See which webhooks were given up, and why; requeue and discard them.",
+    ),
     "saga": ("ferryman.cli.saga", "Print a saga's table and drawing; list, show and move sagas by hand."),
     "trace": ("ferryman.cli.trace", "Tell the story of a message or a payment, and say what to do next."),
     "reconcile": ("ferryman.cli.reconcile", "Say why payments are still pending, and repair what is safe to repair."),

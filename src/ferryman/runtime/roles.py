@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 OWNER = "the owner of the database"
 RELAY, CONSUMER, MONITOR = "ferryman_relay", "ferryman_consumer", "ferryman_monitor"
 COURIER = "ferryman_courier"
+LETTERS = "ferryman_dead_letter_operator"
 
 RUN_RELAY, RUN_CONSUMER, RUN_COURIER = "run relay", "run module:consumer", "run NAME"
 
@@ -34,6 +35,10 @@ NEEDED: Mapping[str, str] = {
     "pause --consumer": CONSUMER,
     "resume": RELAY,
     "resume --consumer": CONSUMER,
+    "dead-letters list": LETTERS,
+    "dead-letters show": LETTERS,
+    "dead-letters requeue": LETTERS,
+    "dead-letters discard": LETTERS,
     "saga move": CONSUMER,
     "trace": MONITOR,
     "audit": MONITOR,
