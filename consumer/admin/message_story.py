@@ -1,6 +1,5 @@
 """The story of one message: everything that is known of it, what became of it in words, and the command to run next."""
 
-import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +11,8 @@ from ferryman.consumer.admin.requeue import judge
 from ferryman.consumer.store import consumers as store
 from ferryman.consumer.store import lookup, rejected
 from ferryman.consumer.store.rejected import Place, RejectedRecord, written
-from ferryman.runtime.desk import Connection, Desk, Row, Story, count_relays, read_paused
+from ferryman.consumer.wire import restored_reports
+from ferryman.runtime.desk import Connection, Desk, Row, Story, count_relays, paused_by, read_paused
 from ferryman.runtime.times import moment
 
 _STRIDE = 50_000
@@ -149,10 +149,8 @@ def tell(known: KnownMessage) -> Story:
 
 def results(receipt: Row) -> list[dict[str, str]]:
     """Return what was reported: ids, topics and types, without payloads."""
-    return [
-        {"id": each[5], "topic": each[0], "type": each[2], "key": each[1]}
-        for each in json.loads(receipt["results"] or "[]")
-    ]
+    return [{"id": str(each.id), "topic": each.topic, "type": each.type, "key": each.key}
+            for each in restored_reports(receipt["results"])]  # fmt: skip
 
 
 def place_of(row: Row) -> str:
@@ -194,8 +192,7 @@ def _reopened(known: KnownMessage) -> Story:
     record = known.record
     by = f" by {record['who']} at {moment(record['changed_at'])} ({record['reason']})" if record else ""
     if known.paused:
-        pause = known.paused
-        waits = f"its consumer is paused by {pause['who']} since {moment(pause['since'])} ({pause['reason']})"
+        waits = f"its consumer is paused by {paused_by(known.paused)}"
         following = f"ferryman resume {known.consumer} --consumer"
     elif not known.processes:
         waits, following = "no process of its consumer is connected", "ferryman run module:object"

@@ -9,7 +9,7 @@ from ferryman.relay.admin.entries import EntrySelection, at_positions
 from ferryman.relay.policy import PAUSED
 from ferryman.relay.store import backlog, operator_acts
 from ferryman.relay.store.entry_views import ListedEntry
-from ferryman.runtime.desk import WHOLE_OUTBOX, Desk, Row, Story, count_relays, read_paused
+from ferryman.runtime.desk import WHOLE_OUTBOX, Desk, Row, Story, count_relays, paused_by, read_paused
 from ferryman.runtime.times import moment, span
 
 _MOST_ACTS = 500
@@ -90,8 +90,7 @@ def _paused(entry: ListedEntry, known: EntryFacts) -> Explained | None:
     for each in known.paused:
         if each["topic"] in (WHOLE_OUTBOX, entry.topic):
             what = f"topic {entry.topic}" if each["topic"] else "the whole outbox"
-            said = f", and {what} is paused by {each['who']} since {moment(each['since'])} ({each['reason']})"
-            return said, f"ferryman resume {each['name']}"
+            return f", and {what} is paused by {paused_by(each)}", f"ferryman resume {each['name']}"
     return None
 
 

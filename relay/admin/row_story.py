@@ -7,7 +7,7 @@ from ferryman.relay.admin import described_rows, row_facts
 from ferryman.relay.admin.described_rows import RowDesk
 from ferryman.relay.admin.entry_story import Explained, attempts, times, when
 from ferryman.relay.described.rows import IN_DOUBT_BEGINS
-from ferryman.runtime.desk import WHOLE_OUTBOX, Row, Story, read_paused_in
+from ferryman.runtime.desk import WHOLE_OUTBOX, Row, Story, paused_by, read_paused_in
 from ferryman.runtime.times import moment, span
 
 _OVERDUE_SECONDS = 10.0
@@ -125,8 +125,8 @@ def _held_up(known: RowFacts, reason: str, command: str | None) -> Explained:
         if each["destination"] in (WHOLE_OUTBOX, known.row["destination"]):
             place = f" --destination {each['destination']}" if each["destination"] else ""
             what = "its destination" if place else "the outbox"
-            said = f"{what} is paused by {each['who']} since {moment(each['since'])} ({each['reason']})"
-            return f"{reason}; but {said}", f"ferryman resume --outbox {known.called}{place}"
+            said = f"{reason}; but {what} is paused by {paused_by(each)}"
+            return said, f"ferryman resume --outbox {known.called}{place}"
     if not known.couriers:
         who = "relay" if known.by_kafka else "courier"
         return f"{reason}; but no {who} of this outbox is connected", run_command(known.called, by_kafka=known.by_kafka)

@@ -1,6 +1,5 @@
 """Entries, receipts, rejected records and stray results: as values, and found by their ids."""
 
-import json
 from collections.abc import Collection, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, LiteralString, NamedTuple, TypeVar
@@ -9,9 +8,9 @@ from uuid import UUID
 from psycopg.rows import class_row, tuple_row
 
 from ferryman.consumer.store.consumers import processes
+from ferryman.consumer.wire import restored_reports
 from ferryman.evidence.sides import Connection
-from ferryman.runtime.desk import count_relays, read_paused
-from ferryman.runtime.times import moment
+from ferryman.runtime.desk import count_relays, paused_by, read_paused
 
 # Each is looked up by itself (OFFSET 0): before a table was analyzed, the planner would read all of it.
 _RECEIPTS = """\
@@ -91,7 +90,7 @@ class InboxReceipt(NamedTuple):
     @property
     def results(self) -> tuple[UUID, ...]:
         """The ids of the messages that were reported with it."""
-        return tuple(UUID(each[5]) for each in json.loads(self.reports or "[]"))
+        return tuple(each.id for each in restored_reports(self.reports) if each.id)
 
 
 class RejectedMessage(NamedTuple):
@@ -137,10 +136,7 @@ def strays_of(db: Connection, machine: str, sagas: Collection[UUID]) -> list[Str
 
 def reader(db: Connection, consumer: str) -> tuple[int, str | None]:
     """Return how many processes of a consumer are connected; and by whom it is paused, since when and why."""
-    pauses = {
-        each["consumer"]: f"{each['who']} since {moment(each['since'])} ({each['reason']})"
-        for each in read_paused(db, "consumer")
-    }
+    pauses = {each["consumer"]: paused_by(each) for each in read_paused(db, "consumer")}
     return processes(db, [consumer])[consumer], pauses.get(consumer)
 
 

@@ -12,6 +12,7 @@ from psycopg.types.json import Jsonb
 
 from ferryman.runtime import postgres
 from ferryman.runtime.settings import Database
+from ferryman.runtime.times import moment
 
 Connection = postgres.Connection
 Row = dict[str, Any]
@@ -151,8 +152,8 @@ class Desk:
     def now(self) -> datetime:
         """Return the time by the database's clock, which is the truth."""
         with self.acting() as connection:
-            moment: datetime = postgres.value(connection.execute(_NOW))
-            return moment
+            now: datetime = postgres.value(connection.execute(_NOW))
+            return now
 
 
 def audit(connection: Connection, what: str, act: Act, *, said: Mapping[str, Any], entries: int = 0) -> None:
@@ -182,6 +183,11 @@ def change_pause(desk: Desk, verb: Verb, kind: Kind, name: str, act: Act, **also
 def read_paused(connection: Connection, kind: Kind) -> list[Row]:
     """Return what is paused: each with its name, since when, by whom and why."""
     return dict_rows(connection, _PAUSED[kind])
+
+
+def paused_by(pause: Row) -> str:
+    """Return by whom something is paused, since when and why."""
+    return f"{pause['who']} since {moment(pause['since'])} ({pause['reason']})"
 
 
 def read_paused_in(connection: Connection, outbox: str) -> list[Row]:

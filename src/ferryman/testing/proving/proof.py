@@ -1,7 +1,5 @@
 """The judgment of a run: the invariant, and what the runtime itself promises, of what the run left."""
 
-import base64
-import json
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
@@ -12,6 +10,7 @@ from uuid import UUID
 import psycopg
 
 from ferryman.consumer.store.receipts import HANDLED, RECEIVED, REJECTED, Connection
+from ferryman.consumer.wire import restored_reports
 
 _RECEIPTS = """\
 -- prove.receipts
@@ -58,10 +57,7 @@ class LeftReceipt(NamedTuple):
     @property
     def reports(self) -> set[tuple[Any, ...]]:
         """The reports as (id, topic, key, type, payload)."""
-        return {
-            (UUID(identity), topic, key, kind, base64.b64decode(payload))
-            for topic, key, kind, payload, _, identity, _ in json.loads(self.results or "[]")
-        }
+        return {(each.id, each.topic, each.key, each.type, each.payload) for each in restored_reports(self.results)}
 
 
 @dataclass(slots=True)
