@@ -328,9 +328,7 @@ def _content(outbox: Outbox, layout: Layout) -> Parts:
     )
     media = "application/json" if kind.startswith("json") else None if kind == "bytea" else "text/plain; charset=utf-8"
     as_content = "{}" if kind in ("bytea", "") else "convert_to({}::text, 'UTF8')"
-    done = (
-        "{done_at} = CASE WHEN n.ending = 'done'{same_content} THEN clock_timestamp() ELSE t.{done_at} END,\n    "
-    )
+    done = "{done_at} = CASE WHEN n.ending = 'done'{same_content} THEN clock_timestamp() ELSE t.{done_at} END,\n    "
     next_attempt = (
         "{next_attempt_at} = CASE WHEN n.wait_seconds IS NULL THEN t.{next_attempt_at} "
         "ELSE clock_timestamp() + make_interval(secs => n.wait_seconds) END,\n    "
