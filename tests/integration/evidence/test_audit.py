@@ -17,6 +17,7 @@ from ferryman.services.payments.payments_settings import PaymentsSettings
 from ferryman.services.payments.rules import message_id
 from ferryman.services.payments.service import tell
 from ferryman.services.payments.store import Request
+from support.pace import in_time
 from support.paying import Desk, accepted, failed
 from support.town import ACT, Town, damage, over, sides_of, whats
 from support.walleting import asked, transact
@@ -479,7 +480,7 @@ def test_an_audit_is_as_fast_as_its_pages(town: Town) -> None:
     books = town.audited()
     seconds = time.monotonic() - began
     assert (books.verdict, books.counts["requests.SUCCEEDED"]) == ("ok", many)
-    assert seconds < 10 * many / 200_000 * 2, f"{seconds:.1f} s: twice what it may take, on a machine that is busy"
+    assert in_time(seconds, 10 * many / 200_000 * 2), f"{seconds:.1f} s"  # twice: a machine may be half as fast
 
 
 def generate(town: Town, many: int, wallets: int = 100) -> None:
