@@ -71,6 +71,8 @@ class RowEnd(Enum):
     FAILED = "failed"
     GIVEN_UP = "given up"
     RELEASED = "released"
+    RETURNED = "returned"
+    """It was lost before, and nothing was tried since: it is lost as it was."""
 
 
 class Settling(NamedTuple):
@@ -127,7 +129,8 @@ def _is_overdue(outbox: Outbox, row: Claimed, now: float) -> bool:
 def released(row: Claimed, error: str | None = None) -> Settling:
     """Give the row back as it was, except for its error."""
     kept = row.error_before if row.lost else error or row.error_before
-    return Settling(row, RowEnd.RELEASED, row.status_before, kept)
+    end = RowEnd.RETURNED if row.lost and error is None else RowEnd.RELEASED
+    return Settling(row, end, row.status_before, kept)
 
 
 def _failed(outbox: Outbox, row: Claimed, why: _Failure, dice: float) -> Settling:

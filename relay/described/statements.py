@@ -125,8 +125,8 @@ WITH n AS (
     n (id, claimed_at, ending, status, error, wait_seconds, reference{logged_names})
 ){logged}
 UPDATE {table} t
-SET {set_next}{set_done}{set_reference}{set_touched}{status} = {next_status}::{status_type},
-    {attempts} = greatest(t.{attempts} - (n.ending IN ('done', 'released'))::integer, 0),
+SET {set_next}{set_done}{set_reference}{set_touched}{set_lease}{status} = {next_status}::{status_type},
+    {attempts} = greatest(t.{attempts} - (n.ending IN ('done', 'released', 'returned'))::integer, 0),
     {error} = n.error::{error_type}
 FROM n
 WHERE t.{id} = n.id AND t.{status} NOT IN ({terminal})
@@ -141,12 +141,20 @@ _ATTEMPTS = """, logged AS (
     SELECT {name}, n.id::text, {began_at}, n.outcome, n.code, n.error, n.reference, n.excerpt, n.content, {provider}
     FROM n WHERE n.outcome <> 'released'{if_logged}
 )"""
+# A row that was lost, taken over and not tried has its former lease again: it waits for no other one, and the attempt
+# that was lost is not lost twice.
+_SET_LEASE = """{lease} = CASE WHEN n.ending = 'returned' THEN coalesce((
+        SELECT a.began_at FROM ferryman.outbox_attempt a
+        WHERE a.outbox = {name} AND a.row_id = n.id::text AND a.outcome = 'lost' ORDER BY a.number DESC LIMIT 1
+    )::{lease_type}, t.{lease}) ELSE t.{lease} END,
+    """
 _LOGGED = {
     "logged": _ATTEMPTS,
     "logged_columns": ",\n        %(outcomes)s::text[], %(codes)s::text[], %(excerpts)s::text[], %(contents)s::text[]",
     "logged_names": ", outcome, code, excerpt, content",
+    "set_lease": _SET_LEASE,
 }
-_NOT_LOGGED = {"logged": "", "logged_columns": "", "logged_names": ""}
+_NOT_LOGGED = {"logged": "", "logged_columns": "", "logged_names": "", "set_lease": ""}
 
 # Rows that ended their relay as often as a row may be tried.
 _BURY = """\

@@ -19,6 +19,8 @@ from ferryman.channels.http.client import HttpChannel
 from ferryman.channels.outcome import Retry
 from ferryman.relay.described import couriers, table
 from ferryman.relay.described.couriers import courier, courier_service, drain
+from ferryman.relay.described.rows import released
+from ferryman.relay.described.statements import IN_DOUBT
 from ferryman.relay.described.table import Table
 from ferryman.relay.described.way_out import SentRow
 from ferryman.runtime.errors import Unreachable
@@ -453,6 +455,21 @@ def test_rows_that_were_lost_once_go_out_together(hooks: HookTable, receiver: Re
         assert heir.until_quiet() == 5
     assert [attempts for _, attempts, _ in hooks.rows()] == [1] * 5
     assert Counter(hooks.attempts()) == {("lost", None): 5, ("delivered", None): 5}
+
+
+def test_a_lost_row_that_is_taken_over_and_not_tried_is_lost_as_before(hooks: HookTable, receiver: Receiver) -> None:
+    """N1, N11: it waits for no second lease, and one lost attempt is in the log once."""
+    hooks.write(receiver.url)
+    with hooks.courier() as dead:
+        dead.table.claim(1)
+    hooks.expire()
+    with hooks.courier() as brief:
+        brief.table.settle([released(row) for row in brief.table.claim_lost(1)])
+    assert hooks.rows() == [("SENDING", 1, IN_DOUBT)]
+    with hooks.courier() as heir:
+        assert heir.until_quiet() == 1
+    assert [attempts for _, attempts, _ in hooks.rows()] == [1]
+    assert hooks.attempts() == [("lost", None), ("delivered", None)]
 
 
 def test_a_row_that_was_lost_twice_running_goes_with_nothing_beside_it(hooks: HookTable, receiver: Receiver) -> None:

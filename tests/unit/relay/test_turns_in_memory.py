@@ -37,7 +37,7 @@ def test_row_that_waits_to_go_alone_is_released_when_the_process_stops() -> None
     turns.run_once()
     turns.way.deliver("under way")
     turns.finish()
-    assert (turns.way.begun, turns.ends()) == (["under way"], [("alone", "released"), ("under way", "done")])
+    assert (turns.way.begun, turns.ends()) == (["under way"], [("alone", "returned"), ("under way", "done")])
 
 
 def test_process_that_stops_does_not_wait_for_a_way_out_that_is_away() -> None:
@@ -123,7 +123,7 @@ def test_rows_are_not_sent_after_their_leases(wait: Callable[[float], None], sec
     turns.service.before = lambda step: wait(seconds) if step == "send rows" else None
     turns.run_once()
     assert turns.way.begun == begun
-    assert turns.ends() == ([] if begun else [("a", "released"), ("b", "released")])
+    assert turns.ends() == ([] if begun else [("a", "released"), ("b", "returned")])
 
 
 def test_row_that_waited_too_long_to_go_alone_is_released(wait: Callable[[float], None]) -> None:
@@ -138,7 +138,7 @@ def test_row_that_waited_too_long_to_go_alone_is_released(wait: Callable[[float]
     turns.way.deliver("under way")
     for _ in range(2):
         turns.run_once()
-    assert (turns.way.begun, turns.ends()) == (["under way"], [("under way", "done"), ("alone", "released")])
+    assert (turns.way.begun, turns.ends()) == (["under way"], [("under way", "done"), ("alone", "returned")])
 
 
 @pytest.mark.usefixtures("wait")
