@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ferryman.channels.email import check_mail
-    from ferryman.channels.model import InvalidMail, Mail, Post
+    from ferryman.channels.http import check_endpoint
+    from ferryman.channels.model import InvalidEndpoint, InvalidMail, Mail, Post
     from ferryman.consumer.api import Consumer
     from ferryman.consumer.model import Done, Outcome, Received, Retry
     from ferryman.message import Encoded, Message, Refused, encoded
@@ -43,6 +44,7 @@ _HOMES = {
     "FerrymanError": "ferryman.runtime.errors",
     "Go": "ferryman.saga.answers",
     "HttpUrl": "ferryman.runtime.endpoints",
+    "InvalidEndpoint": "ferryman.channels.model",
     "InvalidMail": "ferryman.channels.model",
     "Life": "ferryman.runtime.life",
     "Mail": "ferryman.channels.model",
@@ -69,6 +71,7 @@ _HOMES = {
     "append_async": "ferryman.outbox",
     "append_many": "ferryman.outbox",
     "append_many_async": "ferryman.outbox",
+    "check_endpoint": "ferryman.channels.http",
     "check_mail": "ferryman.channels.email",
     "encoded": "ferryman.message",
     "setting": "ferryman.runtime.setting",
@@ -89,6 +92,7 @@ __all__ = [
     "FerrymanError",
     "Go",
     "HttpUrl",
+    "InvalidEndpoint",
     "InvalidMail",
     "Life",
     "Mail",
@@ -115,6 +119,7 @@ __all__ = [
     "append_async",
     "append_many",
     "append_many_async",
+    "check_endpoint",
     "check_mail",
     "encoded",
     "setting",

@@ -21,7 +21,20 @@ from pydantic import AfterValidator, AwareDatetime, BaseModel, BeforeValidator, 
 
 from ferryman.runtime.postgres import Connection
 
-__all__ = ["STORABLE", "After", "Body", "Door", "Instant", "Limit", "Moment", "page", "read_cursor", "wrong"]
+__all__ = [
+    "STORABLE",
+    "After",
+    "Body",
+    "Door",
+    "Instant",
+    "Limit",
+    "Moment",
+    "Number",
+    "page",
+    "read_cursor",
+    "read_number",
+    "wrong",
+]
 
 MEDIA_TYPE = "application/problem+json"
 MEANINGS = {
@@ -46,6 +59,8 @@ _BEARER = HTTPBearer(auto_error=False, description="A token whose SHA-256 is in 
 
 Cursor: TypeAlias = tuple[datetime, UUID]
 ItemT = TypeVar("ItemT")
+T = TypeVar("T")
+_MOST_NUMBER = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,27 +123,49 @@ STORABLE = AfterValidator(_storable)
 Moment = Annotated[AwareDatetime, _written(r"\d{4}-\d\d-\d\dT\d\d:", "write a time as 2026-05-04T10:00:00Z")]
 Instant = Annotated[datetime, AfterValidator(lambda when: when.astimezone(UTC))]
 Limit = Annotated[int, Field(ge=1, le=500), _written(r"\d{1,3}$", "write a whole number from 1 to 500")]
+Number = Annotated[int, Field(ge=1, le=_MOST_NUMBER), _written(r"\d{1,19}$", "write a whole number from 1 on")]
+"""For the id of a row in a path or a query, where it is a bigint."""
 After = Annotated[str | None, Field(max_length=200, description="The `next` of the previous page.")]
 
 
-def page(found: Sequence[ItemT], limit: int, at: Callable[[ItemT], Cursor]) -> tuple[Sequence[ItemT], str | None]:
+def page(found: Sequence[ItemT], limit: int, at: Callable[[ItemT], Cursor | int]) -> tuple[Sequence[ItemT], str | None]:
     """Return a page of `limit` items and its `next`: one more in `found` means that another page follows."""
     if len(found) <= limit:
         return found, None
-    when, uuid = at(found[limit - 1])
-    said = json.dumps([when.astimezone(UTC).isoformat(), str(uuid)], separators=(",", ":"))
+    last = at(found[limit - 1])
+    place = last if isinstance(last, int) else [last[0].astimezone(UTC).isoformat(), str(last[1])]
+    said = json.dumps(place, separators=(",", ":"))
     return found[:limit], base64.urlsafe_b64encode(said.encode()).decode().rstrip("=")
 
 
 def read_cursor(after: str | None) -> Cursor | None:
     """Return the time and the uuid of the last item of the previous page, by its `next`; None for the first page."""
+    return _read(after, _time_and_uuid)
+
+
+def read_number(after: str | None) -> int | None:
+    """Return the number of the last item of the previous page, by its `next`; None for the first page."""
+    return _read(after, _number)
+
+
+def _read(after: str | None, understand: Callable[[Any], T]) -> T | None:
     if after is None:
         return None
     try:
-        at, uuid = json.loads(base64.b64decode(after + "=" * (-len(after) % 4), altchars=b"-_", validate=True))
-        when = datetime.fromisoformat(at)
-        if when.utcoffset() is None:
-            raise ValueError("a time without an offset")
-        return when, UUID(uuid)
+        return understand(json.loads(base64.b64decode(after + "=" * (-len(after) % 4), altchars=b"-_", validate=True)))
     except (binascii.Error, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise wrong(400, "the cursor cannot be read", {"after": "it is not the `next` of a page"}) from error
+
+
+def _time_and_uuid(place: Any) -> Cursor:
+    at, uuid = place
+    when = datetime.fromisoformat(at)
+    if when.utcoffset() is None:
+        raise ValueError("a time without an offset")
+    return when, UUID(uuid)
+
+
+def _number(place: Any) -> int:
+    if type(place) is not int or not 0 < place <= _MOST_NUMBER:
+        raise ValueError("not the number of a row")
+    return place

@@ -85,6 +85,10 @@ class InvalidMail(Permanent):
         self.code = code
 
 
+class InvalidEndpoint(Permanent):
+    """A URL that no request may go to. The message shows none of it: it may hold a secret."""
+
+
 class Channel(Protocol):
     """A way to send one item. All methods run in the event loop of `Sending`; many sends run at once.
 

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ferryman import InvalidEndpoint, check_endpoint
 from ferryman.channels.http.guard import CONNECTS, RANGES, AddressGuard, AddressRefused, Connects, embedded
 
 LISTED = [
@@ -121,3 +122,31 @@ def test_send_that_tried_no_address_was_not_refused() -> None:
 
 def test_ranges_do_not_open_a_whole_family() -> None:
     assert IPv4Network("0.0.0.0/0") not in RANGES
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://hooks.example/in", "https://8.8.8.8/", "https://[2606:4700::1111]/", "https://localhost.example/",
+        "https://10.1.2.3/", "https://[::ffff:10.1.2.3]/",
+    ],
+)  # fmt: skip
+def test_endpoint_at_an_open_address_is_taken(url: str) -> None:
+    check_endpoint(url, ["10.1.0.0/16"])
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("https://127.1/", "loopback"), ("https://0x7f000001/", "loopback"), ("https://2130706433/", "loopback"),
+        ("https://LOCALHOST/", "loopback"), ("https://a.localhost./", "loopback"), ("https://10.2.0.1/", "private"),
+        ("https://[::1]/", "this host"), ("https://[64:ff9b::a00:1]/", "private"), ("https://[4000::1]/", "unicast"),
+        ("http://hooks.example/geheim", "does not begin with https://"), ("https://geheim@hooks.example/", "user"),
+    ],
+)  # fmt: skip
+def test_endpoint_that_no_request_may_go_to_is_refused_and_not_shown(url: str, words: str) -> None:
+    with pytest.raises(InvalidEndpoint, match=words) as refused:
+        check_endpoint(url, ["10.1.0.0/16"])
+    assert "geheim" not in str(refused.value)
+    if url.startswith("http:"):
+        check_endpoint(url, http=True)

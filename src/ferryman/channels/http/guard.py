@@ -8,6 +8,7 @@ judged when it was made. `is_global` of the standard library is not enough: on P
 import asyncio
 import socket
 from collections.abc import Sequence
+from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
@@ -121,3 +122,15 @@ def embedded(address: Address) -> Address:
     if isinstance(address, IPv6Address) and any(address in each for each in _EMBEDDED):
         return IPv4Address(int(address) & 0xFFFFFFFF)
     return address
+
+
+def literal_address(host: str) -> Address | None:
+    """Return the address that a host of a URL is, in any form that the system takes; None for other names."""
+    host = host.removesuffix(".").lower()
+    if host == "localhost" or host.endswith(".localhost"):  # RFC 6761
+        return IPv4Address("127.0.0.1")
+    with suppress(ValueError):
+        return ip_address(host)
+    with suppress(OSError, UnicodeError):
+        return IPv4Address(socket.inet_aton(host))
+    return None
