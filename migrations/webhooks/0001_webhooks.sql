@@ -8,9 +8,16 @@ CREATE TABLE webhooks.events (
     payload      bytea NOT NULL
                  CONSTRAINT payload_is_not_too_large CHECK (octet_length(payload) <= 1048576),
     content_type text NOT NULL DEFAULT 'application/json' CHECK (length(content_type) BETWEEN 1 AND 255),
-    created_at   timestamptz NOT NULL DEFAULT clock_timestamp()
+    created_at   timestamptz NOT NULL DEFAULT clock_timestamp(),
+    only_for     bigint,
+    idempotency_key text CHECK (length(idempotency_key) BETWEEN 1 AND 255),
+    request_hash bytea,
+    CONSTRAINT key_has_its_hash CHECK ((idempotency_key IS NULL) = (request_hash IS NULL))
 );
 COMMENT ON TABLE webhooks.events IS 'What happened: each is delivered to every active subscription that wants its type';
+COMMENT ON COLUMN webhooks.events.only_for IS 'the subscription that a test is for; null: every one that wants the type';
+COMMENT ON COLUMN webhooks.events.request_hash IS 'a hash of what was asked for with this key: another request is refused';
+CREATE UNIQUE INDEX events_by_key ON webhooks.events (idempotency_key) WHERE idempotency_key IS NOT NULL;
 
 CREATE TABLE webhooks.subscriptions (
     id              bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -26,6 +33,9 @@ CREATE TABLE webhooks.subscriptions (
     cap_seconds     double precision CHECK (cap_seconds > 0 AND cap_seconds <= 604800),
     created_at      timestamptz NOT NULL DEFAULT clock_timestamp(),
     updated_at      timestamptz NOT NULL DEFAULT clock_timestamp(),
+    idempotency_key text CHECK (length(idempotency_key) BETWEEN 1 AND 255),
+    request_hash    bytea,
+    CONSTRAINT key_has_its_hash CHECK ((idempotency_key IS NULL) = (request_hash IS NULL)),
     enabled_at      timestamptz NOT NULL DEFAULT clock_timestamp(),
     failing_since   timestamptz,
     disabled_at     timestamptz,
@@ -39,6 +49,7 @@ COMMENT ON COLUMN webhooks.subscriptions.enabled_at IS 'attempts that began befo
 COMMENT ON COLUMN webhooks.subscriptions.failing_since IS 'the first failure since the last success';
 COMMENT ON COLUMN webhooks.subscriptions.disabled_reason IS 'GONE or FAILING: by ferryman run webhook-endpoints; else by a person';
 CREATE INDEX subscriptions_by_type ON webhooks.subscriptions USING gin (event_types) WHERE active;
+CREATE UNIQUE INDEX subscriptions_by_key ON webhooks.subscriptions (idempotency_key) WHERE idempotency_key IS NOT NULL;
 CREATE INDEX subscriptions_paused ON webhooks.subscriptions (id) WHERE paused AND active;
 
 -- A subscription that is enabled again, or gets another endpoint, begins anew.
@@ -91,6 +102,7 @@ COMMENT ON COLUMN webhooks.webhook_delivery_sagas.generation IS 'how often the d
 CREATE INDEX idx_saga_event ON webhooks.webhook_delivery_sagas (event_id, subscription_id);
 CREATE INDEX idx_saga_status ON webhooks.webhook_delivery_sagas (status);
 CREATE INDEX idx_saga_status_retry ON webhooks.webhook_delivery_sagas (status, next_attempt_at);
+CREATE INDEX deliveries_by_subscription ON webhooks.webhook_delivery_sagas (subscription_id, id);
 
 -- the machine webhook_delivery: begin
 ALTER TABLE webhooks.webhook_delivery_sagas ADD CONSTRAINT webhook_delivery_states CHECK (status IN ('Pending', 'InProgress', 'PendingRetry', 'Completed', 'DeadLettered'));
@@ -210,6 +222,17 @@ BEGIN
 END $$;
 CREATE TRIGGER queued AFTER INSERT ON webhooks.events FOR EACH ROW EXECUTE FUNCTION webhooks.queue_event();
 
+-- Records an event for one subscription alone, so that its endpoint is tried by what sends the others. Returns the event's id,
+-- or null if there is no such subscription, or it is not active.
+CREATE FUNCTION webhooks.send_test(subscription bigint) RETURNS bigint LANGUAGE sql
+SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+    INSERT INTO webhooks.events (type, payload, only_for)
+    SELECT 'webhook.test', convert_to(format('{"test": true, "subscription_id": %s}', s.id), 'UTF8'), s.id
+    FROM webhooks.subscriptions s WHERE s.id = subscription AND s.active
+    RETURNING id
+$$;
+REVOKE EXECUTE ON FUNCTION webhooks.send_test FROM PUBLIC;
+
 CREATE FUNCTION webhooks.refuse_archived() RETURNS trigger LANGUAGE plpgsql
 SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -313,6 +336,7 @@ SELECT ferryman.need_role('CREATE ROLE ferryman_subscription_manager NOLOGIN', '
 SELECT ferryman.need_role('CREATE ROLE ferryman_event_writer NOLOGIN', 'records events for webhooks');
 SELECT ferryman.bind('consumer', 'webhooks', 'ferryman_saga_orchestrator');
 SELECT ferryman.bind('consumer', 'webhook-endpoints', 'ferryman_subscription_manager');
+SELECT ferryman.bind('consumer', 'webhook-events', 'ferryman_event_writer');
 SELECT ferryman.bind('machine', 'webhook_delivery', 'ferryman_saga_orchestrator');
 SELECT ferryman.bind('outbox', 'webhook-worker', 'ferryman_webhook_worker');
 SELECT ferryman.grant_like('ferryman_writer', 'ferryman_webhook_worker');
@@ -324,7 +348,8 @@ GRANT SELECT ON ferryman.version_webhooks
        ferryman_event_writer, ferryman_relay, ferryman_monitor;
 
 -- It reads events without their payloads, and takes no job back.
-GRANT SELECT (id, type, created_at) ON webhooks.events TO ferryman_saga_orchestrator, ferryman_dead_letter_operator;
+GRANT SELECT (id, type, created_at, only_for) ON webhooks.events TO ferryman_saga_orchestrator;
+GRANT SELECT (id, type, created_at) ON webhooks.events TO ferryman_dead_letter_operator;
 GRANT SELECT ON webhooks.subscriptions, webhooks.webhook_delivery_sagas, webhooks.webhook_delivery_jobs,
     webhooks.dead_letters, webhooks.unrouted TO ferryman_saga_orchestrator;
 GRANT UPDATE, DELETE ON webhooks.unrouted TO ferryman_saga_orchestrator;
@@ -350,19 +375,23 @@ GRANT SELECT ON webhooks.subscriptions, webhooks.webhook_delivery_sagas, webhook
     webhooks.dead_letters TO ferryman_dead_letter_operator;
 GRANT EXECUTE ON FUNCTION webhooks.requeue, webhooks.discard TO ferryman_dead_letter_operator;
 
-GRANT SELECT, INSERT (endpoint, event_types, active, paused, max_retry_limit, base_seconds, cap_seconds),
+GRANT SELECT,
+    INSERT (endpoint, event_types, active, paused, max_retry_limit, base_seconds, cap_seconds, idempotency_key, request_hash),
     UPDATE (endpoint, event_types, active, paused, max_retry_limit, base_seconds, cap_seconds, updated_at, failing_since,
             disabled_reason)
     ON webhooks.subscriptions TO ferryman_subscription_manager;
 GRANT SELECT (id, subscription_id, status, leased_at, completed_at) ON webhooks.webhook_delivery_jobs
     TO ferryman_subscription_manager;
 GRANT SELECT, INSERT, UPDATE (expires_at), DELETE ON webhooks.subscription_secrets TO ferryman_subscription_manager;
+-- The policies of the log of attempts ask which names are bound.
+GRANT SELECT ON ferryman.bound_name TO ferryman_dead_letter_operator;
+GRANT EXECUTE ON FUNCTION webhooks.send_test TO ferryman_subscription_manager;
 
-GRANT INSERT (type, payload, content_type), SELECT (id, type, content_type, created_at)
-    ON webhooks.events TO ferryman_event_writer;
+GRANT INSERT (type, payload, content_type, idempotency_key, request_hash),
+    SELECT (id, type, content_type, created_at, idempotency_key, request_hash) ON webhooks.events TO ferryman_event_writer;
 
 -- Monitors read no payload, no secret, and no endpoint: its URL may hold one.
-GRANT SELECT (id, type, content_type, created_at) ON webhooks.events TO ferryman_monitor;
+GRANT SELECT (id, type, content_type, created_at, only_for) ON webhooks.events TO ferryman_monitor;
 GRANT SELECT (id, event_types, active, paused, max_retry_limit, base_seconds, cap_seconds, created_at, updated_at, enabled_at,
               failing_since, disabled_at, disabled_reason)
     ON webhooks.subscriptions TO ferryman_monitor;

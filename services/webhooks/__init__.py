@@ -19,7 +19,12 @@ SYSTEM = System(
             "ferryman.services.webhooks.endpoints:endpoints",
             "disables endpoints that are gone, or that fail for too long",
         ),
+        "webhook-events": (
+            "ferryman.services.webhooks.events:webhook_events",
+            "records messages of webhooks.event_topics as events",
+        ),
     },
+    routes="ferryman.services.webhooks.webhooks_api:router",
     machines=("ferryman.services.webhooks.orchestrator:MACHINE",),
     outboxes="ferryman.services.webhooks.webhooks_settings:outboxes",
     catalogue=True,

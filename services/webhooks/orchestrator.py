@@ -21,12 +21,17 @@ WITH taken AS (
     DELETE FROM webhooks.unrouted WHERE event_id = (
         SELECT u.event_id FROM webhooks.unrouted u ORDER BY u.event_id LIMIT 1 FOR UPDATE SKIP LOCKED
     ) RETURNING event_id
+), wanted AS (
+    SELECT e.id AS event_id, s.id AS subscription_id
+    FROM taken JOIN webhooks.events e ON e.id = taken.event_id AND e.only_for IS NULL
+    JOIN webhooks.subscriptions s ON s.active AND s.event_types @> ARRAY[e.type]
+    UNION ALL
+    SELECT e.id, s.id FROM taken JOIN webhooks.events e ON e.id = taken.event_id
+    JOIN webhooks.subscriptions s ON s.active AND s.id = e.only_for
 ), routed AS (
     INSERT INTO webhooks.webhook_delivery_sagas (event_id, subscription_id, next_attempt_at)
-    SELECT e.id, s.id, clock_timestamp()
-    FROM taken JOIN webhooks.events e ON e.id = taken.event_id
-    JOIN webhooks.subscriptions s ON s.active AND s.event_types @> ARRAY[e.type]
-    ORDER BY s.id
+    SELECT w.event_id, w.subscription_id, clock_timestamp() FROM wanted w
+    ORDER BY w.subscription_id
     ON CONFLICT (event_id, subscription_id, generation) DO NOTHING
     RETURNING 1
 )

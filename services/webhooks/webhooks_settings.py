@@ -1,16 +1,22 @@
 """The settings under [webhooks], and the table of jobs that they describe."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from ferryman import Section, setting
 
 JOBS = "webhooks.webhook_delivery_jobs"
 WORKER = "webhook-worker"
 
+MAX_PAYLOAD_BYTES = 1 << 20
+"""The size of a payload that the table of events takes."""
+EventType = Annotated[str, Field(min_length=1, max_length=255)]
+
 
 class WebhooksSettings(Section):
-    """The settings of `ferryman run webhooks`, `webhook-worker` and `webhook-endpoints`."""
+    """The settings of the processes and of the API of webhooks."""
 
     max_retry_limit: int = setting(
         8, "The number of failed attempts that ends a delivery as a dead letter; a subscription may have its own.",
@@ -34,6 +40,19 @@ class WebhooksSettings(Section):
     poll_seconds: float = setting(
         0.2, "How often to look for new events while there are none.", unit="seconds", gt=0, le=60
     )
+    event_types: list[EventType] = setting(
+        [], "The types of events: the API takes no others, and `webhook-events` records no others. Empty: "
+        "the API takes any.",
+    )  # fmt: skip
+    event_topics: list[str] = setting([], "The topics of Kafka whose messages `webhook-events` records as events.")
+    allow_http: bool = setting(
+        False, "Whether the API takes endpoints with http:// too.",
+        danger="payloads travel unencrypted, and whoever is on the way can read and answer them",
+    )  # fmt: skip
+
+    def unknown(self, types: Iterable[str]) -> list[str]:
+        """Return those of these types that `event_types` lacks; none if it is empty."""
+        return [each for each in types if self.event_types and each not in self.event_types]
 
 
 def outboxes(settings: Any) -> Mapping[str, Any]:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 from uuid import uuid4
 
+from ferryman.cli.wiring import settings_class
 from ferryman.console.service import ApiService
 from ferryman.runtime.life import Life
 from ferryman.runtime.settings import Api, Settings, Token
@@ -30,7 +31,7 @@ def sha256(name: str) -> str:
 def settings(url: str, **more: Any) -> Settings:
     tokens = {name: Token(sha256=sha256(name), scopes=[*scopes]) for name, scopes in TOKENS.items()}
     given = {"port": 0, "tokens": tokens} | more.pop("api", {})
-    return Settings(database_url=url, api=Api(**given), **more)
+    return settings_class()(database_url=url, api=Api(**given), **more)
 
 
 class Answer(NamedTuple):

@@ -35,7 +35,10 @@ SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 ORCHESTRATOR, WORKER = "ferryman_saga_orchestrator", "ferryman_webhook_worker"
 WRITER, MANAGER = "ferryman_event_writer", "ferryman_subscription_manager"
 OPERATOR, MONITOR = "ferryman_dead_letter_operator", "ferryman_monitor"
-ROLES = {"relay": "ferryman_relay", "webhooks": ORCHESTRATOR, "webhook-worker": WORKER, "webhook-endpoints": MANAGER}
+ROLES = {
+    "relay": "ferryman_relay", "webhooks": ORCHESTRATOR, "webhook-worker": WORKER, "webhook-endpoints": MANAGER,
+    "webhook-events": WRITER,
+}  # fmt: skip
 """The role of each process."""
 
 

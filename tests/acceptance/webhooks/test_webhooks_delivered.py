@@ -1,15 +1,19 @@
 """Webhooks from an event to the receiver and back, through every process, each under its role alone."""
 
 from collections.abc import Iterator
+from uuid import uuid4
 
 import pytest
+from confluent_kafka import Producer
 from standardwebhooks import Webhook
 
+from ferryman.services.webhooks.subscriptions import send_test
 from ferryman.testing.kafka import LocalKafka
 from ferryman.testing.parts import started
 from ferryman.testing.receiver import Answer
 from support.launch import KillAt, Launcher
 from support.published import poll_until, read_topic
+from support.topics import create
 from support.webhooking import BODY, SECRET, Webhooking, WebhookPlace, new_place, publish, subscribe
 
 DISABLED = b"webhook.subscription-disabled"
@@ -51,6 +55,37 @@ def test_an_event_reaches_its_subscribers_and_its_deliveries_complete(webhooks: 
     ).fetchone()
     assert row == (3, "SERVER_FAILED")
     poll_until(lambda: len(read_topic(webhooks.kafka, "webhooks.events")) == 2, "events of the deliveries")
+    webhooks.stop()
+
+
+def test_messages_of_kafka_are_events_and_tests_reach_one_endpoint(webhooks: Webhooking) -> None:
+    """N5: a message is one event, although its process is killed before the commit and the record comes twice."""
+    paid, other = (
+        subscribe(webhooks.db, f"{webhooks.receiver.url}/{kind}", kind) for kind in ("kafka.paid", "kafka.other")
+    )
+    topic, message = create(webhooks.kafka), str(uuid4())
+    webhooks.env = {
+        "FERRYMAN_WEBHOOKS__EVENT_TOPICS": f'["{topic}"]', "FERRYMAN_WEBHOOKS__EVENT_TYPES": '["kafka.paid"]'
+    }  # fmt: skip
+    producer = Producer({"bootstrap.servers": webhooks.kafka})
+    for kind, identity in (("kafka.paid", message), ("kafka.other", str(uuid4())), ("kafka.paid", message)):
+        said: dict[str, str | bytes | None] = {"ce_id": identity, "ce_type": kind, "content-type": "application/json"}
+        producer.produce(topic, BODY, "o1", headers=said)
+    producer.flush()
+    webhooks.start("webhook-events", kill_at=KillAt("ferryman.services.webhooks.events:record_message", "after"))
+    webhooks.await_kill("webhook-events")
+    webhooks.start("relay", "webhooks", "webhook-worker", "webhook-events")
+    webhooks.until(paid, Completed=1)
+    with webhooks.db.transaction():
+        test = send_test(webhooks.db, other)
+    assert test is not None
+    webhooks.until(other, Completed=1)
+    [(event,)] = webhooks.db.execute("SELECT id FROM webhooks.events WHERE idempotency_key = %s", (message,)).fetchall()
+    [request] = webhooks.received(event, paid)
+    assert (request.body, request.headers["content-type"]) == (BODY, "application/json")
+    [tested] = webhooks.received(test, other)
+    Webhook(SECRET).verify(tested.body, dict(tested.headers))
+    assert (webhooks.states(paid), webhooks.states(other)) == ({"Completed": 1}, {"Completed": 1})
     webhooks.stop()
 
 

@@ -435,8 +435,11 @@ def test_the_api_needs_only_its_own_roles(desk: Desk, ferryman_database_url: str
 
 
 def test_a_database_without_its_tables_is_refused(ferryman_db: Database, ferryman_database_url: str) -> None:
-    ferryman_db.execute("DROP TABLE ferryman.version_payments, ferryman.version_memos")
-    with pytest.raises(Misconfigured, match="migrate --for memos,payments"), running(settings(ferryman_database_url)):
+    ferryman_db.execute("DROP TABLE ferryman.version_payments, ferryman.version_memos, ferryman.version_webhooks")
+    with (
+        pytest.raises(Misconfigured, match="migrate --for memos,payments,webhooks"),
+        running(settings(ferryman_database_url)),
+    ):
         pass
 
 
@@ -485,5 +488,14 @@ def test_the_description_names_every_route_and_what_it_may_answer(client: Client
         ("/internal/requests/{uuid}", "put"): {"200", "400", "404", "409", "410", "415"} | anywhere,
         ("/memos", "post"): {"200", "201", "409", "415"} | anywhere,
         ("/memos/{memo_id}", "get"): {"200", "404"} | anywhere,
+        ("/events", "post"): {"200", "201", "409", "415"} | anywhere,
+        ("/subscriptions", "post"): {"200", "201", "409", "415"} | anywhere,
+        ("/subscriptions", "get"): {"200", "400"} | anywhere,
+        ("/subscriptions/{subscription_id}", "get"): {"200", "404"} | anywhere,
+        ("/subscriptions/{subscription_id}", "patch"): {"200", "404", "415"} | anywhere,
+        ("/subscriptions/{subscription_id}/secrets", "post"): {"201", "404", "409", "415"} | anywhere,
+        ("/subscriptions/{subscription_id}/tests", "post"): {"202", "404", "409", "415"} | anywhere,
+        ("/deliveries", "get"): {"200", "400"} | anywhere,
+        ("/deliveries/{delivery_id}", "get"): {"200", "404"} | anywhere,
     }
     assert client.get("/docs", by=None).status == 200

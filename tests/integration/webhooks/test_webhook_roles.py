@@ -6,6 +6,9 @@ from uuid import uuid4
 import psycopg
 import pytest
 
+from ferryman.services.webhooks.deliveries import attempts, listed
+from ferryman.services.webhooks.subscriptions import SubscriptionRules, change, rotate_secret
+from ferryman.services.webhooks.webhooks_settings import WebhooksSettings
 from ferryman.testing import stack
 from support.webhooking import MANAGER, MONITOR, OPERATOR, ORCHESTRATOR, WORKER, WRITER, Database, publish, subscribe
 
@@ -23,6 +26,9 @@ END_JOB = f"UPDATE {JOB} SET status = 'Completed'"
 DELETE_JOB = f"DELETE FROM {JOB}"
 CHANGE_EVENT, DELETE_EVENT = "UPDATE webhooks.events SET type = 'x'", "DELETE FROM webhooks.events"
 MAKE_EVENT = "INSERT INTO webhooks.events (type, payload) VALUES ('t', '')"
+MAKE_TEST = "INSERT INTO webhooks.events (type, payload, only_for) VALUES ('t', '', 1)"
+SEND_TEST = "SELECT webhooks.send_test(1)"
+READ_KEYS = "SELECT idempotency_key FROM webhooks.events"
 READ_PAYLOAD = "SELECT payload FROM webhooks.events"
 CHANGE_SUBSCRIPTION, DELETE_SUBSCRIPTION = (
     "UPDATE webhooks.subscriptions SET active = false",
@@ -49,20 +55,25 @@ EVERY = (DELETE_SAGA, DELETE_JOB, CHANGE_EVENT, DELETE_EVENT, DELETE_SUBSCRIPTIO
 
 FORBIDDEN: dict[str, Sequence[str]] = {
     ORCHESTRATOR: (
-        MAKE_EVENT, READ_PAYLOAD, CHANGE_SUBSCRIPTION, READ_SECRET, MAKE_SECRET, END_JOB, FORGE_ATTEMPT,
+        MAKE_EVENT, SEND_TEST, READ_KEYS, READ_PAYLOAD, CHANGE_SUBSCRIPTION, READ_SECRET, MAKE_SECRET, END_JOB,
+        FORGE_ATTEMPT,
         f"UPDATE {SAGA} SET event_id = 2", f"UPDATE {JOB} SET leased_at = now()",
         REQUEUE, CALL_REQUEUE, CALL_DISCARD,
     ),
-    WORKER: (MOVE_SAGA, MAKE_SAGA, f"SELECT FROM {SAGA}", MAKE_JOB, MAKE_EVENT, CHANGE_SUBSCRIPTION, MAKE_SECRET,
-             MAKE_LETTER, CALL_REQUEUE, CALL_DISCARD, f"UPDATE {JOB} SET saga_id = 2", f"UPDATE {JOB} SET attempt = 2"),
-    OPERATOR: (MOVE_SAGA, MAKE_SAGA, REQUEUE, MAKE_JOB, END_JOB, MAKE_EVENT, READ_PAYLOAD, CHANGE_SUBSCRIPTION,
-               READ_SECRET, MAKE_LETTER),
-    MANAGER: (CALL_REQUEUE, CALL_DISCARD, MOVE_SAGA, MAKE_SAGA, MAKE_JOB, END_JOB, MAKE_EVENT, READ_PAYLOAD,
-              MAKE_LETTER, "UPDATE webhooks.subscriptions SET enabled_at = now()", f"SELECT error FROM {JOB}",
+    WORKER: (SEND_TEST, MOVE_SAGA, MAKE_SAGA, f"SELECT FROM {SAGA}", MAKE_JOB, MAKE_EVENT, CHANGE_SUBSCRIPTION,
+             MAKE_SECRET, MAKE_LETTER, CALL_REQUEUE, CALL_DISCARD, f"UPDATE {JOB} SET saga_id = 2",
+             f"UPDATE {JOB} SET attempt = 2"),
+    OPERATOR: (SEND_TEST, READ_KEYS, MOVE_SAGA, MAKE_SAGA, REQUEUE, MAKE_JOB, END_JOB, MAKE_EVENT, READ_PAYLOAD,
+               CHANGE_SUBSCRIPTION, READ_SECRET, MAKE_LETTER, FORGE_ATTEMPT),
+    MANAGER: (CALL_REQUEUE, CALL_DISCARD, MOVE_SAGA, MAKE_SAGA, MAKE_JOB, END_JOB, MAKE_EVENT, MAKE_TEST, READ_PAYLOAD,
+              READ_KEYS, MAKE_LETTER, "UPDATE webhooks.subscriptions SET enabled_at = now()", f"SELECT error FROM {JOB}",
+              f"SELECT FROM {SAGA}", "UPDATE webhooks.subscription_secrets SET secret = repeat('x', 24)",
               FORGE_ATTEMPT, PAUSE_ORCHESTRATOR),
-    WRITER: (CALL_REQUEUE, CALL_DISCARD, MOVE_SAGA, MAKE_SAGA, MAKE_JOB, END_JOB, READ_PAYLOAD, CHANGE_SUBSCRIPTION,
-             READ_SECRET, MAKE_LETTER, "SELECT FROM webhooks.subscriptions"),
-    MONITOR: (CALL_REQUEUE, CALL_DISCARD, MOVE_SAGA, MAKE_SAGA, MAKE_JOB, END_JOB, MAKE_EVENT, READ_PAYLOAD,
+    WRITER: (SEND_TEST, MAKE_TEST, f"SELECT FROM {SAGA}", "SELECT FROM ferryman.outbox_attempt", CALL_REQUEUE,
+             CALL_DISCARD, MOVE_SAGA, MAKE_SAGA, MAKE_JOB, END_JOB, READ_PAYLOAD, CHANGE_SUBSCRIPTION, READ_SECRET,
+             MAKE_LETTER, PAUSE_ORCHESTRATOR, "SELECT FROM webhooks.subscriptions"),
+    MONITOR: (SEND_TEST, READ_KEYS, CALL_REQUEUE, CALL_DISCARD, MOVE_SAGA, MAKE_SAGA, MAKE_JOB, END_JOB, MAKE_EVENT,
+              READ_PAYLOAD,
               CHANGE_SUBSCRIPTION, READ_SECRET, MAKE_LETTER, "SELECT endpoint FROM webhooks.subscriptions"),
 }  # fmt: skip
 
@@ -79,11 +90,26 @@ def test_rules_4_2_and_9_each_forbidden_act_is_refused(ferryman_db: Database, fe
                 db.rollback()
 
 
+def test_manager_sees_no_attempts_of_other_outboxes(ferryman_db: Database, ferryman_database_url: str) -> None:
+    for outbox in ("webhook-worker", "memos"):
+        ferryman_db.execute(
+            "INSERT INTO ferryman.outbox_attempt (outbox, row_id, began_at, outcome) "
+            "VALUES (%s, '1', now(), 'delivered')", (outbox,),
+        )  # fmt: skip
+    with psycopg.connect(stack.login(ferryman_database_url, f"test_{uuid4().hex[:8]}", MANAGER)) as db:
+        assert db.execute("SELECT outbox FROM ferryman.outbox_attempt").fetchall() == [("webhook-worker",)]
+
+
 def test_an_event_writer_and_a_subscription_manager_do_their_work(
     ferryman_db: Database, ferryman_database_url: str
 ) -> None:
     with psycopg.connect(stack.login(ferryman_database_url, f"test_{uuid4().hex[:8]}", MANAGER)) as db:
-        subscribe(db, "https://example.com/hooks")
+        wanted = subscribe(db, "https://example.com/hooks")
+        db.execute(SEND_TEST)
+        assert change(db, wanted, {"paused": True}, SubscriptionRules(WebhooksSettings()))
+        assert rotate_secret(db, wanted)
+        assert (listed(db, 10), attempts(db, 1)) == ([], [])
+    ferryman_db.execute("DELETE FROM webhooks.unrouted")
     with psycopg.connect(stack.login(ferryman_database_url, f"test_{uuid4().hex[:8]}", WRITER)) as db:
         event = publish(db)
     assert ferryman_db.execute("SELECT event_id FROM webhooks.unrouted").fetchall() == [(event,)]
