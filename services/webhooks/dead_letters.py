@@ -69,7 +69,7 @@ JOIN webhooks.subscriptions p ON p.id = d.subscription_id
 
 _JOBS = """\
 -- webhooks.jobs_of_letter
-SELECT j.id, j.attempt, j.status, j.claims, j.created_at, j.completed_at
+SELECT j.id, j.attempt, j.status, j.claims, j.created_at, j.completed_at, j.error
 FROM webhooks.webhook_delivery_jobs j WHERE j.saga_id = %(id)s ORDER BY j.attempt
 """
 
@@ -161,7 +161,7 @@ class LetterAttempt(NamedTuple):
 
 
 class LetterJob(NamedTuple):
-    """A job of a dead delivery. Without attempts it was never sent, or the log has forgotten them."""
+    """A job of a delivery. Without attempts it was never sent, or the log has forgotten them."""
 
     id: int
     attempt: int
@@ -169,6 +169,7 @@ class LetterJob(NamedTuple):
     claims: int
     created_at: datetime
     completed_at: datetime | None
+    error: str | None
     attempts: Sequence[LetterAttempt] = ()
 
 
@@ -234,12 +235,16 @@ def show_letter(db: Connection, id: int) -> LetterStory | None:
     if not found:
         return None
     [letter] = found
-    attempts = _rows(db, LetterAttempt, _ATTEMPTS, {"worker": WORKER, "id": id})
-    jobs = [
+    return LetterStory(letter, jobs_of(db, id), _rows(db, LetterGeneration, _GENERATIONS, letter._asdict()))
+
+
+def jobs_of(db: Connection, delivery: int) -> list[LetterJob]:
+    """Return the jobs of any delivery with their attempts, in their order."""
+    attempts = _rows(db, LetterAttempt, _ATTEMPTS, {"worker": WORKER, "id": delivery})
+    return [
         job._replace(attempts=tuple(each for each in attempts if each.job_id == job.id))
-        for job in _rows(db, LetterJob, _JOBS, {"id": id})
+        for job in _rows(db, LetterJob, _JOBS, {"id": delivery})
     ]
-    return LetterStory(letter, jobs, _rows(db, LetterGeneration, _GENERATIONS, letter._asdict()))
 
 
 def requeue(db: Connection, ids: Sequence[int], *, who: str, reason: str) -> dict[int, int]:

@@ -1,6 +1,5 @@
-"""Deliveries as a person looks at them: where each stands, with its jobs and their attempts. Nothing is changed."""
+"""Deliveries as a person looks at them: where each stands. Nothing is changed."""
 
-from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, NamedTuple, TypeAlias
 
@@ -28,16 +27,6 @@ WHERE s.id < %(behind)s
 ORDER BY s.id DESC LIMIT %(most)s
 """  # noqa: S608 - literals
 
-# A job that was given up by us, without a send, has no attempt.
-_ATTEMPTS = """\
--- webhooks.attempts
-SELECT j.id AS job_id, j.attempt, j.status, j.error AS job_error, a.began_at, a.ended_at, a.outcome, a.code, a.error,
-       a.excerpt
-FROM webhooks.webhook_delivery_jobs j
-LEFT JOIN ferryman.outbox_attempt a ON a.outbox = 'webhook-worker' AND a.row_id = j.id::text
-WHERE j.saga_id = %(id)s ORDER BY j.attempt, a.number
-"""
-
 
 class DeliveryRow(NamedTuple):
     """A delivery as its table has it, with the type of its event."""
@@ -54,21 +43,6 @@ class DeliveryRow(NamedTuple):
     requeued_from: int | None
     created_at: datetime
     updated_at: datetime
-
-
-class SendRow(NamedTuple):
-    """One send of a job, or a job without one: then `began_at` and what follows are None."""
-
-    job_id: int
-    attempt: int
-    status: str
-    job_error: str | None
-    began_at: datetime | None
-    ended_at: datetime | None
-    outcome: str | None
-    code: str | None
-    error: str | None
-    excerpt: str | None
 
 
 def find(db: Connection, delivery: int) -> DeliveryRow | None:
@@ -89,8 +63,3 @@ def listed(
     values = {"subscription_id": subscription_id, "event_id": event_id, "status": status,
               "behind": behind or 2**63 - 1, "most": most}  # fmt: skip
     return db.cursor(row_factory=class_row(DeliveryRow)).execute(_LIST, values).fetchall()
-
-
-def attempts(db: Connection, delivery: int) -> Sequence[SendRow]:
-    """Return every attempt of a delivery from the log of attempts, in their order."""
-    return db.cursor(row_factory=class_row(SendRow)).execute(_ATTEMPTS, {"id": delivery}).fetchall()

@@ -2,17 +2,16 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import groupby
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 from fastapi import APIRouter, HTTPException, Query, Response
 
 from ferryman.routes import Door, Number, page, wrong
-from ferryman.services.webhooks import deliveries, subscriptions
+from ferryman.services.webhooks import dead_letters_api, deliveries, subscriptions
+from ferryman.services.webhooks.dead_letters import jobs_of
 from ferryman.services.webhooks.events import InvalidEvent, KeyReused, PayloadTooLarge, record_event
 from ferryman.services.webhooks.subscriptions import InvalidSubscription, NotPossible, SubscriptionRules
 from ferryman.services.webhooks.webhooks_bodies import (
-    AttemptView,
     DeliveriesPage,
     DeliveriesQuery,
     DeliveryView,
@@ -31,13 +30,13 @@ from ferryman.services.webhooks.webhooks_bodies import (
     SubscriptionsPage,
     SubscriptionsQuery,
     SubscriptionView,
+    found_or_404,
 )
 from ferryman.services.webhooks.webhooks_settings import MAX_PAYLOAD_BYTES, WebhooksSettings
 
 RECORD = "events:write"
 WRITE, READ = "subscriptions:write", "subscriptions:read"
 LOOK = "deliveries:read"
-T = TypeVar("T")
 
 
 def router(door: Door, settings: Any) -> APIRouter:
@@ -47,6 +46,7 @@ def router(door: Door, settings: Any) -> APIRouter:
     _events(made, door, given, min(MAX_PAYLOAD_BYTES, settings.http.max_body_bytes))
     _subscriptions(made, door, SubscriptionRules(given, settings.http.allow))
     _deliveries(made, door)
+    dead_letters_api.add(made, door)
     return made
 
 
@@ -102,7 +102,7 @@ def _subscriptions(made: APIRouter, door: Door, rules: SubscriptionRules) -> Non
     )  # fmt: skip
     def look(subscription_id: Number) -> FullSubscriptionView:
         with door.transaction() as db:
-            row = _found(subscriptions.find(db, subscription_id), "subscription", subscription_id)
+            row = found_or_404(subscriptions.find(db, subscription_id), "subscription", subscription_id)
             return FullSubscriptionView(**row._asdict(), secrets=_secrets(db, row.id))
 
     @made.patch(
@@ -112,7 +112,7 @@ def _subscriptions(made: APIRouter, door: Door, rules: SubscriptionRules) -> Non
     def change(subscription_id: Number, wanted: SubscriptionChange) -> SubscriptionView:
         with _refusing(), door.transaction() as db:
             row = subscriptions.change(db, subscription_id, wanted.changed, rules)
-            return SubscriptionView.model_validate(_found(row, "subscription", subscription_id))
+            return SubscriptionView.model_validate(found_or_404(row, "subscription", subscription_id))
 
     @made.post(
         "/subscriptions/{subscription_id}/secrets", status_code=201, dependencies=[door.require(WRITE)],
@@ -121,7 +121,7 @@ def _subscriptions(made: APIRouter, door: Door, rules: SubscriptionRules) -> Non
     def rotate(subscription_id: Number, wanted: Rotation) -> RotatedView:
         with _refusing(), door.transaction() as db:
             secret = subscriptions.rotate_secret(db, subscription_id, wanted.overlap_seconds)
-            made = _found(secret, "subscription", subscription_id)
+            made = found_or_404(secret, "subscription", subscription_id)
             return RotatedView(secret=made, secrets=_secrets(db, subscription_id))
 
     @made.post(
@@ -131,7 +131,7 @@ def _subscriptions(made: APIRouter, door: Door, rules: SubscriptionRules) -> Non
     def test(subscription_id: Number) -> SentTest:
         with _refusing(), door.transaction() as db:
             event = subscriptions.send_test(db, subscription_id)
-        return SentTest(event_id=_found(event, "subscription", subscription_id))
+        return SentTest(event_id=found_or_404(event, "subscription", subscription_id))
 
 
 def _deliveries(made: APIRouter, door: Door) -> None:
@@ -152,15 +152,8 @@ def _deliveries(made: APIRouter, door: Door) -> None:
     )  # fmt: skip
     def look(delivery_id: Number) -> FullDeliveryView:
         with door.transaction() as db:
-            row = _found(deliveries.find(db, delivery_id), "delivery", delivery_id)
-            sends = deliveries.attempts(db, delivery_id)
-        jobs = [
-            JobView(
-                id=job, attempt=attempt, status=status, error=error,
-                sends=[AttemptView.model_validate(each) for each in tried if each.outcome],
-            )
-            for (job, attempt, status, error), tried in groupby(sends, lambda send: send[:4])
-        ]  # fmt: skip
+            row = found_or_404(deliveries.find(db, delivery_id), "delivery", delivery_id)
+            jobs = [JobView.model_validate(each) for each in jobs_of(db, delivery_id)]
         return FullDeliveryView(**row._asdict(), jobs=jobs)
 
 
@@ -177,12 +170,6 @@ def _refusing() -> Iterator[None]:
         raise HTTPException(422, error.message) from error
     except (KeyReused, NotPossible) as error:
         raise HTTPException(409, error.message) from error
-
-
-def _found(row: T | None, what: str, number: int) -> T:
-    if row is None:
-        raise HTTPException(404, f"there is no {what} {number}")
-    return row
 
 
 def _secrets(db: subscriptions.Connection, subscription: int) -> list[SecretView]:

@@ -4,8 +4,9 @@ import base64
 import binascii
 import json
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, TypeVar
 
+from fastapi import HTTPException
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -26,6 +27,7 @@ from ferryman.services.webhooks.subscriptions import (
     SubscriptionInput,
 )
 
+T = TypeVar("T")
 Status = Literal["Pending", "InProgress", "PendingRetry", "Completed", "DeadLettered"]
 EventTypeName = Annotated[StrictStr, Field(min_length=1, max_length=255), STORABLE]
 Key = Annotated[
@@ -239,13 +241,17 @@ class AttemptView(BaseModel):
 
 
 class JobView(BaseModel):
-    """An attempt of a delivery, with its sends: more than one if a worker was lost."""
+    """A job: one attempt of a delivery. It is sent more than once only if a worker was lost."""
+
+    model_config = ConfigDict(from_attributes=True)
 
     id: int
     attempt: int
     status: Literal["Pending", "Leased", "Completed", "Failed"]
     error: str | None
-    sends: list[AttemptView]
+    created_at: Instant
+    completed_at: Instant | None
+    attempts: list[AttemptView] = Field(description="Its sends; the log of attempts forgets old ones.")
 
 
 class FullDeliveryView(DeliveryView):
@@ -273,3 +279,10 @@ class DeliveriesQuery(Body):
     @property
     def filters(self) -> dict[str, Any]:
         return {**self.model_dump(exclude={"limit", "after"}), "behind": read_number(self.after)}
+
+
+def found_or_404(row: T | None, what: str, number: int) -> T:
+    """Return what was found; if that is None, raise the answer that there is no such row."""
+    if row is None:
+        raise HTTPException(404, f"there is no {what} {number}")
+    return row

@@ -21,7 +21,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ferryman.console.problems import AGAIN, problem, refusal
-from ferryman.routes import wrong
+from ferryman.routes import CALLER, wrong
 from ferryman.runtime.errors import FerrymanError, Misconfigured
 from ferryman.runtime.logs import frames
 from ferryman.runtime.metrics import Named
@@ -217,7 +217,9 @@ class Gate:
                 if place.public:
                     exchange.last = True  # without a token, nobody keeps a connection
                 else:
-                    await self._slots.enter(slot, self._admitted(place, request))
+                    caller = self._admitted(place, request)
+                    scope.setdefault("state", {})[CALLER] = caller.name
+                    await self._slots.enter(slot, caller)
                     body = await self._body(request)
                 await self._app(scope, _given(body, exchange.receive), exchange.send)
                 return

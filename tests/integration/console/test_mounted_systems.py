@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("desk", "toys")
 
 Database = psycopg.Connection[tuple[Any, ...]]
 SCOPES = {**TOKENS, "child": ("toys:write", "toys:read"), "guest": ("toys:read",), "boss": (WRITE, READ, "toys:write")}
-OURS = {"deliveries", "events", "internal", "memos", "payments", "subscriptions"}
+OURS = {"dead-letters", "deliveries", "events", "internal", "memos", "payments", "subscriptions"}
 """The first parts of our own paths."""
 
 

@@ -497,5 +497,9 @@ def test_the_description_names_every_route_and_what_it_may_answer(client: Client
         ("/subscriptions/{subscription_id}/tests", "post"): {"202", "404", "409", "415"} | anywhere,
         ("/deliveries", "get"): {"200", "400"} | anywhere,
         ("/deliveries/{delivery_id}", "get"): {"200", "404"} | anywhere,
+        ("/dead-letters", "get"): {"200", "400"} | anywhere,
+        ("/dead-letters/{letter_id}", "get"): {"200", "404"} | anywhere,
+        ("/dead-letters/requeue", "post"): {"200", "400", "415"} | anywhere,
+        ("/dead-letters/discard", "post"): {"200", "400", "415"} | anywhere,
     }
     assert client.get("/docs", by=None).status == 200

@@ -6,7 +6,8 @@ from uuid import uuid4
 import psycopg
 import pytest
 
-from ferryman.services.webhooks.deliveries import attempts, listed
+from ferryman.services.webhooks.dead_letters import jobs_of
+from ferryman.services.webhooks.deliveries import listed
 from ferryman.services.webhooks.subscriptions import SubscriptionRules, change, rotate_secret
 from ferryman.services.webhooks.webhooks_settings import WebhooksSettings
 from ferryman.testing import stack
@@ -90,13 +91,16 @@ def test_rules_4_2_and_9_each_forbidden_act_is_refused(ferryman_db: Database, fe
                 db.rollback()
 
 
-def test_manager_sees_no_attempts_of_other_outboxes(ferryman_db: Database, ferryman_database_url: str) -> None:
+@pytest.mark.parametrize("role", [MANAGER, OPERATOR])
+def test_role_that_shows_attempts_sees_none_of_other_outboxes(
+    ferryman_db: Database, ferryman_database_url: str, role: str
+) -> None:
     for outbox in ("webhook-worker", "memos"):
         ferryman_db.execute(
             "INSERT INTO ferryman.outbox_attempt (outbox, row_id, began_at, outcome) "
             "VALUES (%s, '1', now(), 'delivered')", (outbox,),
         )  # fmt: skip
-    with psycopg.connect(stack.login(ferryman_database_url, f"test_{uuid4().hex[:8]}", MANAGER)) as db:
+    with psycopg.connect(stack.login(ferryman_database_url, f"test_{uuid4().hex[:8]}", role)) as db:
         assert db.execute("SELECT outbox FROM ferryman.outbox_attempt").fetchall() == [("webhook-worker",)]
 
 
@@ -108,7 +112,7 @@ def test_an_event_writer_and_a_subscription_manager_do_their_work(
         db.execute(SEND_TEST)
         assert change(db, wanted, {"paused": True}, SubscriptionRules(WebhooksSettings()))
         assert rotate_secret(db, wanted)
-        assert (listed(db, 10), attempts(db, 1)) == ([], [])
+        assert (listed(db, 10), jobs_of(db, 1)) == ([], [])
     ferryman_db.execute("DELETE FROM webhooks.unrouted")
     with psycopg.connect(stack.login(ferryman_database_url, f"test_{uuid4().hex[:8]}", WRITER)) as db:
         event = publish(db)

@@ -14,6 +14,7 @@ from ferryman import use_schemas
 from ferryman.runtime.settings import Token
 from ferryman.runtime.settings_http import Http
 from ferryman.schemas import active
+from ferryman.services.webhooks import dead_letters_api
 from ferryman.testing import stack
 from support.asking import Answer, Client, running, settings, sha256, until
 from support.webhooking import MANAGER, OPERATOR, WRITER, Database, DeliveryDesk, publish, subscribe
@@ -22,6 +23,7 @@ SCOPES = {
     "shop": ("events:write",),
     "owner": ("subscriptions:write", "subscriptions:read"),
     "support": ("subscriptions:read", "deliveries:read"),
+    "operator": ("dead-letters:read", "dead-letters:write"),
 }
 EVENT = {"type": "order.paid", "payload": {"order": 7}}
 HOOK = {"endpoint": "https://hooks.example/in", "event_types": ["order.paid"]}
@@ -351,7 +353,7 @@ def test_delivery_is_shown_with_its_jobs_and_their_attempts(client: Client, desk
     assert (shown.status, shown.json["status"], shown.json["attempt_count"]) == (200, "DeadLettered", 2)
     assert shown.json["final_error_code"] == "SUBSCRIPTION_DISABLED"
     assert [
-        (job["attempt"], job["status"], [(each["outcome"], each["code"]) for each in job["sends"]])
+        (job["attempt"], job["status"], [(each["outcome"], each["code"]) for each in job["attempts"]])
         for job in shown.json["jobs"]
     ] == [
         (1, "Failed", [("failed", "SERVER_FAILED")]),
@@ -359,7 +361,7 @@ def test_delivery_is_shown_with_its_jobs_and_their_attempts(client: Client, desk
     ]
     [unsent] = client.get(f"/deliveries?subscription_id={disabled}", by="support").json["deliveries"]
     [job] = client.get(f"/deliveries/{unsent['id']}", by="support").json["jobs"]
-    assert (job["status"], job["error"], job["sends"]) == ("Failed", "SUBSCRIPTION_DISABLED", [])
+    assert (job["status"], job["error"], job["attempts"]) == ("Failed", "SUBSCRIPTION_DISABLED", [])
 
 
 def test_deliveries_are_listed_newest_first_and_filtered(client: Client, desk: DeliveryDesk) -> None:
@@ -390,6 +392,108 @@ def test_deliveries_are_listed_newest_first_and_filtered(client: Client, desk: D
         assert client.get(f"/deliveries?{query}", by="support").status == 422, query
 
 
+# --- dead letters
+
+
+def dead(desk: DeliveryDesk, code: str, subscription: int | None = None) -> int:
+    """Return a delivery that was given up after its first attempt."""
+    saga = desk.routed(subscription or subscribe(desk.db, "https://a.example", f"type-{uuid4()}", max_retry_limit=1))
+    desk.apply(desk.end(saga, code))
+    return saga
+
+
+def act(client: Client, verb: str, **wanted: Any) -> Any:
+    answer = client.ask("POST", f"/dead-letters/{verb}", {"reason": "it is up again", **wanted}, by="operator")
+    assert answer.status == 200, answer.body
+    return answer.json
+
+
+def test_dead_letters_are_listed_and_shown_with_attempts_and_generations(client: Client, desk: DeliveryDesk) -> None:
+    made = [dead(desk, code) for code in ("GONE", "TIMED_OUT", "GONE")]
+
+    def listed(query: str) -> list[int]:
+        return [each["id"] for each in client.get(f"/dead-letters?{query}", by="operator").json["letters"]]
+
+    assert listed("") == made[::-1]
+    assert listed("code=GONE") == [made[2], made[0]]
+    first = client.get("/dead-letters?limit=2", by="operator").json
+    assert listed(f"limit=2&after={first['next']}") == [made[0]]
+    subscription = first["letters"][0]["subscription_id"]
+    assert listed(f"subscription_id={subscription}&until=2090-01-01T00:00:00Z") == [made[2]]
+    assert listed("since=2090-01-01T00:00:00Z") == listed("state=requeued") == []
+    [new] = act(client, "requeue", ids=[made[0]], dry_run=False)["requeued_as"]
+    shown = client.get(f"/dead-letters/{made[0]}", by="operator").json
+    assert (shown["state"], shown["requeued_as"], shown["error_code"]) == ("requeued", new, "GONE")
+    assert [(job["attempt"], job["attempts"][0]["code"]) for job in shown["jobs"]] == [(1, "GONE")]
+    assert [(each["id"], each["status"]) for each in shown["generations"]] == [
+        (made[0], "DeadLettered"), (new, "Pending"),
+    ]  # fmt: skip
+    assert listed("state=all") == made[::-1]
+
+
+def test_dead_letters_are_requeued_once_after_a_dry_run_with_an_audit(client: Client, desk: DeliveryDesk) -> None:
+    gone, late, kept = dead(desk, "GONE"), dead(desk, "GONE"), dead(desk, "TIMED_OUT")
+    desk.db.execute("UPDATE webhooks.subscriptions SET active = false WHERE id = (SELECT subscription_id FROM "
+                    "webhooks.webhook_delivery_sagas WHERE id = %s)", (late,))  # fmt: skip
+    plan = act(client, "requeue", code="GONE")
+    assert plan == {"dry_run": True, "letters": 2, "by_code": {"GONE": 2}, "disabled": 1}
+    count = "SELECT count(*) FROM webhooks.webhook_delivery_sagas WHERE generation = 1"
+    assert desk.db.execute(count).fetchone() == (0,)
+    with ThreadPoolExecutor(4) as operators:
+        done = list(operators.map(lambda _: act(client, "requeue", code="GONE", dry_run=False)["done"], range(4)))
+    assert sorted(done) == [[], [], [], [gone]]
+    assert desk.db.execute(count).fetchone() == (1,)
+    assert act(client, "requeue", ids=[gone, late, kept, 999]) == {
+        "dry_run": True, "letters": 2, "by_code": {"GONE": 1, "TIMED_OUT": 1}, "disabled": 1,
+    }  # fmt: skip
+    [(who, reason, entries)] = desk.db.execute(
+        "SELECT who, reason, entries FROM ferryman.outbox_audit WHERE act = 'requeue'"
+    ).fetchall()
+    assert (who.partition(" (")[0], reason, entries) == ("operator", "it is up again", 1)
+
+
+def test_dead_letters_are_put_aside_and_requeued_by_their_id_alone(client: Client, desk: DeliveryDesk) -> None:
+    one, two = dead(desk, "GONE"), dead(desk, "GONE")
+    assert act(client, "discard", code="GONE") == {"dry_run": True, "letters": 2, "by_code": {"GONE": 2}, "disabled": 0}
+    done = act(client, "discard", ids=[one, two], dry_run=False)
+    assert done == {"dry_run": False, "done": [one, two], "requeued_as": [], "next": None}
+    assert act(client, "discard", ids=[one, two], dry_run=False)["done"] == []
+    assert act(client, "discard", ids=[one])["letters"] == 0
+    assert act(client, "requeue", code="GONE", dry_run=False)["done"] == []
+    assert act(client, "requeue", ids=[two], dry_run=False)["done"] == [two]
+    assert client.get("/dead-letters?state=discarded", by="operator").json["letters"][0]["reason"] == "it is up again"
+
+
+def test_act_on_many_letters_goes_on_where_it_left_off(
+    client: Client, desk: DeliveryDesk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Letters of disabled subscriptions are left, and do not hold up those behind them."""
+    monkeypatch.setattr(dead_letters_api, "PORTION", 2)
+    made = [dead(desk, "GONE") for _ in range(5)]
+    desk.db.execute("UPDATE webhooks.subscriptions SET active = false WHERE id IN (SELECT subscription_id FROM "
+                    "webhooks.webhook_delivery_sagas WHERE id = ANY (%s))", (made[:2],))  # fmt: skip
+    done, after = list[int](), dict[str, str]()
+    for _ in range(3):
+        answer = act(client, "requeue", code="GONE", dry_run=False, **after)
+        done += answer["done"]
+        after = {"after": answer["next"]}
+    assert (done, answer["next"]) == (made[2:], None)
+
+
+def test_act_that_names_no_letters_or_no_reason_is_refused(client: Client, desk: DeliveryDesk) -> None:
+    saga = dead(desk, "GONE")
+    for body, field in (
+        ({"reason": "r", "dry_run": False}, "body"), ({"code": "GONE", "dry_run": False}, "reason"),
+        ({"ids": [], "reason": "r"}, "ids"), ({"ids": ["1"], "reason": "r"}, "ids.0"),
+        ({"ids": [0], "reason": "r"}, "ids.0"), ({"since": 5, "reason": "r"}, "since"),
+        ({"code": "GONE", "reason": ""}, "reason"),
+    ):  # fmt: skip
+        for verb in ("requeue", "discard"):
+            refused = client.ask("POST", f"/dead-letters/{verb}", body, by="operator")
+            assert (refused.status, list(refused.wrong)) == (422, [field]), body
+    assert client.get(f"/dead-letters/{saga}", by="operator").json["state"] == "waiting"
+
+
 # --- who may
 
 
@@ -404,6 +508,10 @@ def test_each_route_wants_its_scope_and_answers_404_for_what_is_not_there(client
         ("POST", "/subscriptions/7/tests", None, {"owner"}, 404),
         ("GET", "/deliveries", None, {"support"}, 200),
         ("GET", "/deliveries/7", None, {"support"}, 404),
+        ("GET", "/dead-letters", None, {"operator"}, 200),
+        ("GET", "/dead-letters/7", None, {"operator"}, 404),
+        ("POST", "/dead-letters/requeue", {"code": "GONE", "reason": "r"}, {"operator"}, 200),
+        ("POST", "/dead-letters/discard", {"code": "GONE", "reason": "r"}, {"operator"}, 200),
     ]
     for method, path, body, allowed, status in routes:
         statuses = {by: client.ask(method, path, body, by=by).status for by in SCOPES}
