@@ -25,7 +25,8 @@ _FORGET_SECONDS = 7 * 86_400.0
 """The time for which a secret that has expired is kept."""
 
 _COLUMNS = """\
-id, endpoint, event_types, active, paused, max_retry_limit, base_seconds, cap_seconds, created_at, updated_at"""
+id, endpoint, event_types, active, paused, max_retry_limit, base_seconds, cap_seconds, created_at, updated_at,
+failing_since, disabled_at, disabled_reason"""
 
 _CREATE = f"""\
 -- webhooks.subscribe
@@ -133,6 +134,9 @@ class SubscriptionRow(NamedTuple):
     cap_seconds: float | None
     created_at: datetime
     updated_at: datetime
+    failing_since: datetime | None
+    disabled_at: datetime | None
+    disabled_reason: str | None
 
 
 class SecretTimes(NamedTuple):

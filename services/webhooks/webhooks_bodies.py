@@ -143,6 +143,9 @@ class SubscriptionView(BaseModel):
     cap_seconds: float | None
     created_at: Instant
     updated_at: Instant
+    failing_since: Instant | None = Field(description="The first failure since the last success.")
+    disabled_at: Instant | None
+    disabled_reason: str | None = Field(description="GONE or FAILING; null if a person disabled it.")
 
 
 class NewSubscriptionView(SubscriptionView):

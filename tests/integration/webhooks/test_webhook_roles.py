@@ -67,15 +67,16 @@ FORBIDDEN: dict[str, Sequence[str]] = {
     OPERATOR: (SEND_TEST, READ_KEYS, MOVE_SAGA, MAKE_SAGA, REQUEUE, MAKE_JOB, END_JOB, MAKE_EVENT, READ_PAYLOAD,
                CHANGE_SUBSCRIPTION, READ_SECRET, MAKE_LETTER, FORGE_ATTEMPT),
     MANAGER: (CALL_REQUEUE, CALL_DISCARD, MOVE_SAGA, MAKE_SAGA, MAKE_JOB, END_JOB, MAKE_EVENT, MAKE_TEST, READ_PAYLOAD,
-              READ_KEYS, MAKE_LETTER, "UPDATE webhooks.subscriptions SET enabled_at = now()", f"SELECT error FROM {JOB}",
-              f"SELECT FROM {SAGA}", "UPDATE webhooks.subscription_secrets SET secret = repeat('x', 24)",
+              READ_KEYS, MAKE_LETTER, "UPDATE webhooks.subscriptions SET enabled_at = now()",
+              f"SELECT error FROM {JOB}", f"SELECT FROM {SAGA}",
+              "UPDATE webhooks.subscription_secrets SET secret = repeat('x', 24)",
               FORGE_ATTEMPT, PAUSE_ORCHESTRATOR),
     WRITER: (SEND_TEST, MAKE_TEST, f"SELECT FROM {SAGA}", "SELECT FROM ferryman.outbox_attempt", CALL_REQUEUE,
              CALL_DISCARD, MOVE_SAGA, MAKE_SAGA, MAKE_JOB, END_JOB, READ_PAYLOAD, CHANGE_SUBSCRIPTION, READ_SECRET,
              MAKE_LETTER, PAUSE_ORCHESTRATOR, "SELECT FROM webhooks.subscriptions"),
     MONITOR: (SEND_TEST, READ_KEYS, CALL_REQUEUE, CALL_DISCARD, MOVE_SAGA, MAKE_SAGA, MAKE_JOB, END_JOB, MAKE_EVENT,
-              READ_PAYLOAD,
-              CHANGE_SUBSCRIPTION, READ_SECRET, MAKE_LETTER, "SELECT endpoint FROM webhooks.subscriptions"),
+              READ_PAYLOAD, CHANGE_SUBSCRIPTION, READ_SECRET, MAKE_LETTER,
+              "SELECT endpoint FROM webhooks.subscriptions"),
 }  # fmt: skip
 
 
@@ -91,16 +92,14 @@ def test_rules_4_2_and_9_each_forbidden_act_is_refused(ferryman_db: Database, fe
                 db.rollback()
 
 
-@pytest.mark.parametrize("role", [MANAGER, OPERATOR])
-def test_role_that_shows_attempts_sees_none_of_other_outboxes(
-    ferryman_db: Database, ferryman_database_url: str, role: str
-) -> None:
+def test_operator_sees_no_attempts_of_other_outboxes(ferryman_db: Database, ferryman_database_url: str) -> None:
     for outbox in ("webhook-worker", "memos"):
         ferryman_db.execute(
             "INSERT INTO ferryman.outbox_attempt (outbox, row_id, began_at, outcome) "
             "VALUES (%s, '1', now(), 'delivered')", (outbox,),
         )  # fmt: skip
-    with psycopg.connect(stack.login(ferryman_database_url, f"test_{uuid4().hex[:8]}", role)) as db:
+    with psycopg.connect(stack.login(ferryman_database_url, f"test_{uuid4().hex[:8]}", OPERATOR)) as db:
+        assert (listed(db, 10), jobs_of(db, 1)) == ([], [])
         assert db.execute("SELECT outbox FROM ferryman.outbox_attempt").fetchall() == [("webhook-worker",)]
 
 
@@ -112,7 +111,6 @@ def test_an_event_writer_and_a_subscription_manager_do_their_work(
         db.execute(SEND_TEST)
         assert change(db, wanted, {"paused": True}, SubscriptionRules(WebhooksSettings()))
         assert rotate_secret(db, wanted)
-        assert (listed(db, 10), jobs_of(db, 1)) == ([], [])
     ferryman_db.execute("DELETE FROM webhooks.unrouted")
     with psycopg.connect(stack.login(ferryman_database_url, f"test_{uuid4().hex[:8]}", WRITER)) as db:
         event = publish(db)

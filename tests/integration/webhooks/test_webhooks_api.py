@@ -219,7 +219,8 @@ def test_subscription_is_changed_field_by_field(client: Client) -> None:
     ):  # fmt: skip
         changed = client.ask("PATCH", path, wanted, by="owner")
         assert changed.json["updated_at"] > expected["updated_at"]
-        expected |= {**wanted, "updated_at": changed.json["updated_at"]}
+        assert (changed.json["disabled_at"] is None) == changed.json["active"]
+        expected |= {**wanted, "updated_at": changed.json["updated_at"], "disabled_at": changed.json["disabled_at"]}
         assert (changed.status, changed.json) == (200, expected)
         shown = client.get(path, by="owner").json
         assert {name: shown[name] for name in expected} == expected
@@ -472,12 +473,11 @@ def test_act_on_many_letters_goes_on_where_it_left_off(
     made = [dead(desk, "GONE") for _ in range(5)]
     desk.db.execute("UPDATE webhooks.subscriptions SET active = false WHERE id IN (SELECT subscription_id FROM "
                     "webhooks.webhook_delivery_sagas WHERE id = ANY (%s))", (made[:2],))  # fmt: skip
-    done, after = list[int](), dict[str, str]()
+    done, after = list[int](), None
     for _ in range(3):
-        answer = act(client, "requeue", code="GONE", dry_run=False, **after)
-        done += answer["done"]
-        after = {"after": answer["next"]}
-    assert (done, answer["next"]) == (made[2:], None)
+        answer = act(client, "requeue", code="GONE", dry_run=False, after=after)
+        done, after = done + answer["done"], answer["next"]
+    assert (done, after) == (made[2:], None)
 
 
 def test_act_that_names_no_letters_or_no_reason_is_refused(client: Client, desk: DeliveryDesk) -> None:
