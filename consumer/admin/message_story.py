@@ -1,5 +1,6 @@
 """The story of one message: everything that is known of it, what became of it in words, and the command to run next."""
 
+import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +12,6 @@ from ferryman.consumer.admin.requeue import judge
 from ferryman.consumer.store import consumers as store
 from ferryman.consumer.store import lookup, rejected
 from ferryman.consumer.store.rejected import Place, RejectedRecord, written
-from ferryman.consumer.wire import restored_reports
 from ferryman.runtime.desk import Connection, Desk, Row, Story, count_relays, paused_by, read_paused
 from ferryman.runtime.times import moment
 
@@ -149,8 +149,10 @@ def tell(known: KnownMessage) -> Story:
 
 def results(receipt: Row) -> list[dict[str, str]]:
     """Return what was reported: ids, topics and types, without payloads."""
-    return [{"id": str(each.id), "topic": each.topic, "type": each.type, "key": each.key}
-            for each in restored_reports(receipt["results"])]  # fmt: skip
+    return [
+        {"id": each[5], "topic": each[0], "type": each[2], "key": each[1]}
+        for each in json.loads(receipt["results"] or "[]")
+    ]
 
 
 def place_of(row: Row) -> str:

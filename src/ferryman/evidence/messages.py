@@ -1,5 +1,6 @@
 """Entries, receipts, rejected records and stray results: as values, and found by their ids."""
 
+import json
 from collections.abc import Collection, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, LiteralString, NamedTuple, TypeVar
@@ -8,7 +9,6 @@ from uuid import UUID
 from psycopg.rows import class_row, tuple_row
 
 from ferryman.consumer.store.consumers import processes
-from ferryman.consumer.wire import restored_reports
 from ferryman.evidence.sides import Connection
 from ferryman.runtime.desk import count_relays, paused_by, read_paused
 
@@ -85,12 +85,12 @@ class InboxReceipt(NamedTuple):
     partition: int = 0
     offset: int = 0
     reports: str | None = None
-    """The messages that were reported with it, as the inbox stores them."""
+    """The messages that were reported with it, as the inbox stores them, but without their payloads."""
 
     @property
     def results(self) -> tuple[UUID, ...]:
         """The ids of the messages that were reported with it."""
-        return tuple(each.id for each in restored_reports(self.reports) if each.id)
+        return tuple(UUID(each[5]) for each in json.loads(self.reports or "[]"))
 
 
 class RejectedMessage(NamedTuple):
