@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy
 from sqlalchemy.orm import Session
 
-from ferryman import Go, Misconfigured, Received, Row, Saga
+from ferryman import Go, Message, Misconfigured, Received, Row, Saga
 from ferryman.saga.ddl import table
 from ferryman.saga.guards import check
 from support.orders import Order, answer, cyclic, declared, wider
@@ -141,6 +141,23 @@ def test_order_that_nobody_answers_asks_again_and_goes_on(db: Database) -> None:
     assert len({each for _, _, each in commands(db)}) == 4
 
 
+def test_each_attempt_is_waited_for_twice_as_long_and_a_new_state_anew(db: Database) -> None:
+    """A saga that asked again at once would have used up its attempts before anybody could answer."""
+    saga, order = declared(), started(db)
+
+    def waits() -> int:
+        due = "SELECT round(extract(epoch FROM due_at - changed_at)) FROM shop.orders WHERE id = %s"
+        row = db.execute(due, (order.id,)).fetchone()
+        assert row is not None
+        return int(row[0])
+
+    waited = [waits()]
+    for _ in range(3):
+        late(db, saga)
+        waited.append(waits())
+    assert waited == [60, 120, 240, 60]
+
+
 # --- states that are entered again
 
 
@@ -182,6 +199,17 @@ def test_answer_to_an_earlier_visit_of_a_state_is_late(circle: Database) -> None
     assert stands(circle, order)[0] == "CHARGING"
     assert circle.execute("SELECT why FROM ferryman.saga_stray").fetchall() == [("LATE",)]
     assert apply(circle, saga, answer("bank.charged", order.id, to=said[3], amount=500)) == ["Applied"]
+
+
+def test_saga_that_was_on_its_way_before_visits_were_counted_goes_on(circle: Database) -> None:
+    """The column was added to a live table: it has no number yet."""
+    saga = cyclic()
+    order = saga.row(uuid4(), "book", 500)
+    with circle.transaction():
+        saga.start(circle, order)
+    circle.execute("ALTER TABLE shop.orders ALTER visit DROP NOT NULL; UPDATE shop.orders SET visit = NULL")
+    assert apply(circle, saga, answer("stock.reserved", order.id, reservation="r1")) == ["Applied"]
+    assert circle.execute("SELECT state, visit FROM shop.orders").fetchone() == ("CHARGING", 1)
 
 
 @pytest.mark.parametrize("to", [None, "of another system", "orders/other/CHARGING/1"])
@@ -250,6 +278,15 @@ def test_rule_may_take_several_steps_with_rows_and_facts_of_other_tables(db: Dat
     assert stands(db, order) == ("CANCELLED", 1, "GONE", "none")
     [(sku, order_id, note)] = db.execute("SELECT * FROM shop.missing").fetchall()
     assert (sku, order_id, note) == ("book", order.id, {"limit": 7})
+
+
+def test_messages_of_a_step_leave_behind_the_command_of_its_state(db: Database) -> None:
+    saga, order = declared(), started(db)
+    noted = [Message(kind, {}, key="k", topic="shop.notes") for kind in ("order.noted", "order.priced")]
+    with db.transaction():
+        saga.engine.act(db, [order.id], lambda _: [Go("CHARGING", *noted), Go("CANCELLING")])
+    sent = [kind for kind, _, _ in commands(db)]
+    assert sent == ["stock.reserve", "bank.charge", "order.noted", "order.priced", "bank.cancel"]
 
 
 def test_rows_that_cannot_be_written_take_nothing_with_them(db: Database) -> None:
