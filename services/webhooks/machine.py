@@ -14,8 +14,8 @@ SAGAS, DEAD_LETTERS = "webhooks.webhook_delivery_sagas", "webhooks.dead_letters"
 SUCCEEDED, FAILED = "webhook.attempt-succeeded", "webhook.attempt-failed"
 DISABLED, LOST = "SUBSCRIPTION_DISABLED", "WORKER_LOST"
 INSTEAD_OF_MOVE = (
-    "set `active` of its subscription to false to give up what is on its way; `SELECT webhooks.requeue(...)` sends a "
-    "dead one again (docs/webhooks.md)"
+    "set `active` of its subscription to false to give up what is on its way; `ferryman dead-letters requeue` sends a "
+    "dead one again"
 )
 COLUMNS = Columns("status", "attempt_count", "final_error_code", "next_attempt_at", "updated_at")
 STATES: Mapping[str, State] = {

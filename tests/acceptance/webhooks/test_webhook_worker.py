@@ -153,9 +153,9 @@ def test_delivery_that_a_person_would_move_names_what_to_do_instead(
     act = ("--id", str(saga), "--to", "PendingRetry", "--yes", "--reason", "hurry")
     moved = ferryman.run("saga", "move", "webhooks", *act, env=environment)
     assert moved.wait() == 1, moved.transcript()
-    assert "webhooks.requeue" in moved.stderr
+    assert "ferryman dead-letters requeue" in moved.stderr
     assert desk.stands(saga)[0] == "InProgress"
     shown = ferryman.run("saga", "show", "webhooks", str(saga), env=environment)
     assert shown.wait() == 0, shown.transcript()
-    assert "webhooks.requeue" in shown.stdout
+    assert "ferryman dead-letters requeue" in shown.stdout
     assert "saga move" not in shown.stdout
