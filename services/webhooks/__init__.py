@@ -28,4 +28,5 @@ SYSTEM = System(
     machines=("ferryman.services.webhooks.orchestrator:MACHINE",),
     outboxes="ferryman.services.webhooks.webhooks_settings:outboxes",
     catalogue=True,
+    tracer="ferryman.services.webhooks.delivery_story:TRACER",
 )

@@ -153,12 +153,17 @@ def result_id(job: int, created_us: int) -> UUID:
     return uuid5(_NAMES, f"result/{job}/{created_us}")
 
 
+def event_id(kind: str, delivery: int) -> UUID:
+    """Return the id of the event about the end of a delivery."""
+    return uuid5(_NAMES, f"{kind}/{delivery}")
+
+
 def _facts(delivery: WebhookDelivery) -> dict[str, Any]:
     return {"saga_id": delivery.id, "event_id": delivery.event_id, "subscription_id": delivery.subscription_id}
 
 
 def _event(kind: str, delivery: WebhookDelivery, **more: Any) -> Message:
-    return Message(kind, {**_facts(delivery), **more}, key=str(delivery.id), id=uuid5(_NAMES, f"{kind}/{delivery.id}"))
+    return Message(kind, {**_facts(delivery), **more}, key=str(delivery.id), id=event_id(kind, delivery.id))
 
 
 def _is_current(delivery: WebhookDelivery, result: Received) -> bool:

@@ -11,6 +11,8 @@ from ferryman.services.webhooks.webhooks_settings import WebhooksSettings
 
 Connection: TypeAlias = "psycopg.Connection[Any]"
 
+ROUTING = "webhooks-routing"
+"""The name of the chore that routes events."""
 PORTION = 1000
 """A transaction that has made so many deliveries routes no more events."""
 
@@ -83,7 +85,7 @@ def deliveries(given: WebhooksSettings) -> Saga[WebhookDelivery]:
 
 def routing(given: WebhooksSettings) -> Chore:
     """Return the chore that makes a delivery for each active subscription that wants an event."""
-    chore = Chore("webhooks-routing", every_seconds=given.poll_seconds)
+    chore = Chore(ROUTING, every_seconds=given.poll_seconds)
 
     @chore.work
     def route(db: Connection) -> bool:

@@ -11,7 +11,7 @@ from ferryman.evidence.journal import find, with_reasons
 from ferryman.evidence.journey import EXHAUSTED, Times, Witness
 from ferryman.evidence.messages import InboxReceipt, OutboxEntry, RejectedMessage, has_table, relaying, strays_of
 from ferryman.evidence.sides import MAIN, Side, Sides
-from ferryman.evidence.trace import JOURNAL_SECONDS, AskKafka, Hint, passed, witness
+from ferryman.evidence.trace import JOURNAL_SECONDS, AskKafka, Hint, Subject, passed, witness
 from ferryman.evidence.way import Traced
 from ferryman.services.payments.evidence import case
 from ferryman.services.payments.evidence.case import ORCHESTRATOR, messages_of, result_of
@@ -28,7 +28,9 @@ class PaymentTracer:
 
     machine = "payment"
 
-    def tell(self, sides: Sides, identity: UUID | int, ask: AskKafka) -> Traced | None:
+    def tell(self, sides: Sides, identity: UUID | int | Subject, ask: AskKafka) -> Traced | None:
+        if isinstance(identity, Subject) and identity.kind == self.machine:
+            identity = identity.key
         if not isinstance(identity, UUID):
             return None
         known = gather(sides, identity)

@@ -14,11 +14,11 @@ from rich.text import Text
 from ferryman.cli import wiring
 from ferryman.cli.options import ENTRY_REFERENCE, MESSAGE_REFERENCE
 from ferryman.cli.output import json_option, print_json, say, with_iso_times
-from ferryman.evidence.casefile import case_files
+from ferryman.evidence.casefile import tracers_of
 from ferryman.evidence.journey import KAFKA, Event
 from ferryman.evidence.saga_case import SagaTracer
 from ferryman.evidence.sides import named_in, open_sides
-from ferryman.evidence.trace import Place, asking, trace, unasked
+from ferryman.evidence.trace import Place, Subject, asking, trace, unasked
 from ferryman.evidence.way import Traced
 from ferryman.relay.admin.entry_story import attempts, times
 from ferryman.runtime.errors import Exit, Misconfigured
@@ -33,6 +33,10 @@ class _AnyReference(click.ParamType[Any]):
     name = "id"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        subject, colon, key = value.partition(":") if isinstance(value, str) else (value, "", "")
+        if colon:
+            number = key.isascii() and key.isdigit() and int(key) < 2**63
+            return Subject(subject, int(key) if number else click.UUID.convert(key, param, ctx))
         kind = MESSAGE_REFERENCE if isinstance(value, str) and "/" in value else ENTRY_REFERENCE
         return kind.convert(value, param, ctx)
 
@@ -44,7 +48,12 @@ class _AnyReference(click.ParamType[Any]):
 @json_option
 @click.pass_context
 def command(
-    context: click.Context, *, reference: UUID | int | Place, sagas: Sequence[str], no_kafka: bool, as_json: bool
+    context: click.Context,
+    *,
+    reference: UUID | int | Place | Subject,
+    sagas: Sequence[str],
+    no_kafka: bool,
+    as_json: bool,
 ) -> int:
     """Tell one story across all databases and Kafka: what happened, where it is now, why, and what to run next.
 
@@ -53,6 +62,7 @@ def command(
       ferryman trace 9f1c1a52-6f0e-4b7e-9d5a-3c1f0a7b2e10 --json --no-kafka
       ferryman trace orders/2/4711
       ferryman trace 0b8a2c9e-5a0f-4f3e-9d55-3a3b4f0f8a11 --saga shop.orders:orders
+      ferryman trace event:7              of webhooks; also delivery:12, job:30, or a saga of yours, as orders:12
 
     ID is the id of a message, of a payment or of another saga, of a row that leaves by a channel or of what that is
     about (a memo); or a position in an outbox, or TOPIC/PARTITION/OFFSET. A message is followed from its entry to the
@@ -66,7 +76,7 @@ def command(
     """
     settings, known = wiring.settings(context), systems()
     databases = named_in(settings, {name: each for system in known for name, each in system.databases.items()})
-    tracers, unknown = [each.tracer for each in case_files(known)], list[str]()
+    tracers, unknown = tracers_of(known), list[str]()
     for called in dict.fromkeys([*sagas, *settings.sagas]):
         try:
             tracers.append(SagaTracer(wiring.saga(called, settings), called))
@@ -193,8 +203,9 @@ def _effect(event: Event) -> str:
 def _trouble(event: Event) -> str:
     detail = event.detail
     tried = f"after {attempts(detail['attempts'])}:" if "attempts" in detail else ""
-    code = f"{detail['code']}:" if "code" in detail else ""
-    return " ".join(str(part) for part in (tried, code, detail.get("error")) if part)
+    error = detail.get("error")
+    code = f"{detail['code']}:" if "code" in detail and error else detail.get("code")
+    return " ".join(str(part) for part in (tried, code, error) if part)
 
 
 def _ending(told: Traced) -> Table:

@@ -32,6 +32,12 @@ class CaseFile:
     """The role that `reconcile NAME --yes` needs."""
 
 
+def tracers_of(systems: Iterable[System]) -> list[CaseTracer]:
+    """Load what tells the stories of every system."""
+    known = list(systems)
+    return [*(each.tracer for each in case_files(known)), *(load(each.tracer) for each in known if each.tracer)]
+
+
 def case_files(systems: Iterable[System]) -> list[CaseFile]:
     """Load the case file of every system that has one."""
     return [load(each.evidence) for each in systems if each.evidence]

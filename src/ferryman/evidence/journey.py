@@ -3,9 +3,9 @@
 Everything here is decided from values: what is known is passed, and the time too.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
@@ -326,6 +326,17 @@ class StoryTeller:
             return after
         acted, given_up = {"by": each.who, "reason": each.why}, each.status == "DISCARDED"
         return self.add(Event(each.changed_at, reader.where, each.status.lower(), acted, bad=given_up), after)
+
+
+def merged(*stories: Iterable[Event]) -> list[Event]:
+    """Return the events of several stories as one. An event without a moment stays behind the one before it."""
+    moments = list[tuple[datetime, Event]]()
+    for story in stories:
+        after = datetime.min.replace(tzinfo=UTC)
+        for event in story:
+            after = max(after, event.at or after)
+            moments.append((after, event))
+    return [event for _, event in sorted(moments, key=lambda each: each[0])]
 
 
 def _applied_to_nothing(stray: StrayResult, where: str, more: Detail | None = None) -> Event:

@@ -11,6 +11,7 @@ from ferryman.relay.admin.described_rows import DELIVERED, DISCARDED, RowDesk, a
 from ferryman.relay.admin.row_story import RowFacts
 from ferryman.relay.described.layout import look
 from ferryman.runtime.errors import FerrymanError
+from ferryman.runtime.settings_outbox import Outbox
 
 _HOLD_UUIDS = ("uuid", "text", "character")
 _FACTS = ("id", "type", "status", "state", "attempts", "next_attempt_at", "error", "created_at", "done_at", "reference")
@@ -36,16 +37,25 @@ def row_told(sides: Sides, identity: UUID, looked: list[str]) -> Traced | None:
     return None
 
 
+def row_in(side: Side, name: str, outbox: Outbox, identity: str) -> tuple[list[Event], Ending]:
+    """Return what happened to a row of a described outbox, and why it is where it is."""
+    return _story(row_story.look(described_rows.open_rows(side, name, name, outbox, only_looks=True), identity), side)
+
+
+def _story(known: RowFacts, side: Side) -> tuple[list[Event], Ending]:
+    row, story = known.row, row_story.explain(known)
+    ending = Ending(row["status"], story.reason.partition(": ")[2], story.next, side.name)
+    return sorted(_events(known, side.name), key=lambda each: (each.at is None, each.at)), ending
+
+
 def _told(sides: Sides, side: Side, rows: RowDesk, identity: UUID) -> Traced | None:
     found = _found(rows, str(identity))
     if not found:
         return None
     known = row_story.look(rows, found[0])
-    row, story = known.row, row_story.explain(known)
+    row, (events, ending) = known.row, _story(known, side)
     others = [f"also about it: {', '.join(found[1:])}"] if found[1:] else []
     facts = {"outbox": rows.name, "archive": known.archive, **{each: row[each] for each in _FACTS}}
-    ending = Ending(row["status"], story.reason.partition(": ")[2], story.next, side.name)
-    events = sorted(_events(known, side.name), key=lambda each: (each.at is None, each.at))
     headline = [f"row {row['id']}", f"of {rows.outbox.table}", *others]
     over = row["state"] in (DELIVERED, DISCARDED)
     return Traced(identity, "row", facts, headline, events, ending, sides.missing, over)

@@ -1,6 +1,6 @@
 """The case file of any saga, which follows from its declaration: how it stands, and what it asked for and was told."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -11,7 +11,7 @@ from ferryman.evidence import moment
 from ferryman.evidence.journey import BY_HAND, ONE_BATCH_SECONDS, Detail, Event, Journey, Moment, StoryTeller, Witness
 from ferryman.evidence.messages import InboxReceipt, StrayResult, has_table, reader
 from ferryman.evidence.sides import Side, Sides, database_of
-from ferryman.evidence.trace import AskKafka, Hint, follow, passed
+from ferryman.evidence.trace import AskKafka, Hint, Subject, follow, passed
 from ferryman.evidence.way import OVERDUE_SECONDS, Ending, Traced, due, stop
 from ferryman.message import Message
 from ferryman.runtime.errors import FerrymanError
@@ -23,6 +23,18 @@ from ferryman.saga.declaration import Saga
 
 _ATTEMPTS, _VISITS = 32, 50
 """More attempts and visits of a state than most sagas make."""
+
+
+class RowsBeside(NamedTuple):
+    """The rows of other tables that belong to a saga."""
+
+    events: Sequence[Event] = ()
+    messages: Sequence[UUID] = ()
+    """Messages about it that no command of it asked for."""
+    awaited: UUID | None = None
+    """The one that it waits for now."""
+    stops: Ending | None = None
+    """The reason why it does not go on, if they know it."""
 
 
 class SentCommand(NamedTuple):
@@ -50,6 +62,7 @@ class KnownSaga:
     journey: Journey
     processes: int
     """Processes that handle its timeouts."""
+    beside: RowsBeside
     moves: Sequence[Mapping[str, Any]] = ()
     """The acts of persons on it."""
 
@@ -73,12 +86,15 @@ class SagaTracer:
 
     saga: Saga[Any]
     called: str
+    beside: Callable[[Sides, Side, Key], RowsBeside] = lambda _sides, _side, _key: RowsBeside()
 
     @property
     def machine(self) -> str:
         return self.saga.name
 
-    def tell(self, sides: Sides, identity: Key, ask: AskKafka) -> Traced | None:
+    def tell(self, sides: Sides, identity: Key | Subject, ask: AskKafka) -> Traced | None:
+        if isinstance(identity, Subject):
+            return self.tell(sides, identity.key, ask) if identity.kind == self.machine else None
         known = self._gather(sides, identity) if self._may_be(identity) else None
         if known is None:
             return None
@@ -109,15 +125,19 @@ class SagaTracer:
         strays = [each["message_id"] for each in story.strays]
         moments = [each["came_at"] for each in story.strays]
         moments += [story.row["changed_at"]] if story.row else []
+        beside = self.beside(sides, side, key) if story.row else RowsBeside()
+        moments += [each.at for each in beside.events if each.at]
         reads = {(side, each.consumer): {each.topic} for each in self.saga.results.distinct}
         first, groups = next(iter(asked), UUID(int=0)), set(self.saga.participants.values())
-        answers = [derived(each, f"{group}/0") for each in asked for group in groups]
+        answers = [*beside.messages, *(derived(each, f"{group}/0") for each in asked for group in groups)]
         journey = follow(sides, first, others=[*asked, *strays, *answers], moments=moments, reads=reads)
         if not (story.row or story.strays or set(asked) & set(journey.ids())):
             return None
         processes, _ = side.ask(reader, f"{self.saga.name}-timeouts")
         moves = side.ask(moves_by_hand, self.saga, key)
-        return KnownSaga(self.saga, self.called, key, side, story, asked, answers, journey, processes, moves)
+        return KnownSaga(
+            self.saga, self.called, key, side, story, asked, answers, journey, processes, beside, moves
+        )  # fmt: skip
 
     def _look(self, sides: Sides, side: Side, key: Key) -> tuple[Side, SagaStory] | None:
         try:
@@ -177,7 +197,7 @@ def _ending(known: KnownSaga) -> Ending:
         return Ending(row["state"], f"{_text(known)}{reason}", f"ferryman saga sql {known.called}", at)
     if row["state"] in saga.machine.terminals:
         return Ending(row["state"], f"it is over: {_text(known)}{reason}")
-    found, (said, following) = _asked_for(known), _due(known)
+    found, (said, following) = known.beside.stops or _asked_for(known), _due(known)
     why = " ".join(part for part in (f"{_text(known)}{reason}", f"{found.why}." if found else "", said) if part)
     if found and found.next:
         return replace(found, now=row["state"], why=why)
@@ -186,12 +206,14 @@ def _ending(known: KnownSaga) -> Ending:
 
 def _asked_for(known: KnownSaga) -> Ending | None:
     """Say how far the command of its state is, or its answer; None if nothing is asked for, or nothing known."""
+    journey, runs = known.journey, dict.fromkeys(known.consumers, f"ferryman run {known.called}")
+    if awaited := known.beside.awaited:
+        return stop(journey, awaited, known.key, set(), runs)
     row = known.saga.row(**{name: known.row[name] for name in known.saga.fields})
     if known.saga.states[row.state].ask is None:
         return None
     command = known.saga.command(row)
-    identity, journey = command.id or UUID(int=0), known.journey
-    runs = dict.fromkeys(known.consumers, f"ferryman run {known.called}")
+    identity = command.id or UUID(int=0)
     if stopped := stop(journey, identity, known.key, set(), runs):
         return stopped
     receipts = [(by, found) for by in journey.readers(identity) if (found := by.receipt(identity))]
@@ -285,11 +307,14 @@ def _events(known: KnownSaga) -> Sequence[Event]:
     telling, told = _SagaTeller(known), known.journey.ids()
     for act in known.moves:
         telling.moved(act)
+    for event in known.beside.events:
+        telling.add(event, None)
     for identity in told:
         if command := known.asked.get(identity):
             telling.message(identity, command._asdict(), None)
     reported = {each for by in known.journey.witnesses for receipt in by.receipts for each in receipt.results}
-    for identity in [each for each in known.answers if each in told and each not in reported]:
+    answers = dict.fromkeys([*known.answers, *(each.message_id for each in known.strays())])
+    for identity in [each for each in answers if each in told and each not in reported]:
         telling.message(identity, {}, None)
     telling.unkept(known.strays(), known.side.name, None)
     if row := known.row:

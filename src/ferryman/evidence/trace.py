@@ -50,6 +50,13 @@ class Hint(NamedTuple):
     at: datetime
 
 
+class Subject(NamedTuple):
+    """A subject by its kind, such as `event:7` or `orders:12`: numbers alone may be of several."""
+
+    kind: str
+    key: Key
+
+
 class CaseTracer(Protocol):
     """The part of a case file that tells stories, from databases that may have none of its subjects."""
 
@@ -57,10 +64,10 @@ class CaseTracer(Protocol):
     def machine(self) -> str:
         """The machine whose strays are of its subjects."""
 
-    def tell(self, sides: Sides, identity: Key, ask: AskKafka) -> Traced | None:
+    def tell(self, sides: Sides, identity: Key | Subject, ask: AskKafka) -> Traced | None:
         """Tell the story of the subject with this id. Return None if there is none."""
 
-    def subject_of(self, sides: Sides, identity: UUID, hint: Hint) -> Key | None:
+    def subject_of(self, sides: Sides, identity: UUID, hint: Hint) -> Key | Subject | None:
         """Return the subject that a message is of."""
 
 
@@ -69,13 +76,15 @@ def unasked(_journey: Journey) -> None:
 
 
 def trace(
-    sides: Sides, reference: Key | Place, tracers: Sequence[CaseTracer] = (), *, ask: AskKafka = unasked,
+    sides: Sides, reference: Key | Place | Subject, tracers: Sequence[CaseTracer] = (), *, ask: AskKafka = unasked,
     is_key: bool = False,
 ) -> Traced:  # fmt: skip
     """Tell the story of whatever has this id, or of a message by its position in an outbox or its place in Kafka.
 
     A number may be the key of a saga too: with `is_key` that comes first. Raise an error if nobody knows it.
     """
+    if isinstance(reference, Subject):
+        return named(sides, reference, tracers, ask=ask)
     key = reference if isinstance(reference, int) else None
     told = subject_told(sides, key, tracers, ask=ask) if key is not None and is_key else None
     try:
@@ -99,8 +108,18 @@ def _of_id(sides: Sides, identity: UUID, tracers: Sequence[CaseTracer], ask: Ask
     return next((each for each in of_subjects if each), None) or _message(sides, identity, clues, ask)
 
 
+def named(sides: Sides, subject: Subject, tracers: Sequence[CaseTracer], *, ask: AskKafka = unasked) -> Traced:
+    """Tell the story of a subject that is named by its kind."""
+    if told := subject_told(sides, subject, tracers, ask=ask):
+        return addressed(sides, told)
+    raise FerrymanError(
+        f"nobody knows {subject.kind}:{subject.key}" + "".join(f". Not looked at: {each}" for each in sides.missing),
+        remedy="kinds are those of docs/trace.md, and the names of sagas that the setting `sagas`, or --saga, names",
+    )
+
+
 def subject_told(
-    sides: Sides, subject: Key, tracers: Sequence[CaseTracer], *, ask: AskKafka = unasked
+    sides: Sides, subject: Key | Subject, tracers: Sequence[CaseTracer], *, ask: AskKafka = unasked
 ) -> Traced | None:
     """Tell the story of the subject with this id, if a case file knows it."""
     return next((told for each in tracers if (told := each.tell(sides, subject, ask))), None)
@@ -175,7 +194,8 @@ def _derived(source: str, identity: UUID) -> UUID:
 
 _STRAYS = """\
 -- trace.saga_of_stray
-SELECT saga_id, saga_number FROM ferryman.saga_stray WHERE machine = ANY (%(machines)s::text[]) AND message_id = %(id)s
+SELECT machine, saga_id, saga_number FROM ferryman.saga_stray
+WHERE machine = ANY (%(machines)s::text[]) AND message_id = %(id)s
 """
 
 
@@ -183,7 +203,7 @@ SELECT saga_id, saga_number FROM ferryman.saga_stray WHERE machine = ANY (%(mach
 class Clues:
     """The databases' answers about an id: hints to its subject, and its entries, if the journals were searched."""
 
-    hints: list[Hint | Key] = field(default_factory=list)
+    hints: list[Hint | Subject] = field(default_factory=list)
     entries: dict[str, tuple[list[OutboxEntry], int]] = field(default_factory=dict)
     """By database; and the position down to which there was time to search its journal."""
     looked: list[str] = field(default_factory=list)
@@ -199,7 +219,7 @@ def clues_of(sides: Sides, identity: UUID, machines: Sequence[str]) -> Clues:
         for seen in _seen(sides, side, identity):
             clues.hints.extend(_hints(seen))
         strays = side.ask(facts.tuples, _STRAYS, {"machines": list(machines), "id": identity})
-        clues.hints.extend(number if saga is None else saga for saga, number in strays)
+        clues.hints.extend(Subject(kind, number if saga is None else saga) for kind, saga, number in strays)
         clues.looked.append(f"the receipts and rejected records of {database_of(side.name)}")
     received = [each.at for each in clues.hints if isinstance(each, Hint)]
     for side in sides.each if all(isinstance(each, Hint) and not each.key for each in clues.hints) else ():
@@ -218,7 +238,7 @@ def _seen(sides: Sides, side: Side, identity: UUID) -> Iterator[inbox.MessageVie
         yield from inbox.look(side, each, None, payload=False, seconds=LOOK_SECONDS).seen
 
 
-def subjects_of(sides: Sides, identity: UUID, clues: Clues, tracers: Sequence[CaseTracer]) -> Iterator[Key]:
+def subjects_of(sides: Sides, identity: UUID, clues: Clues, tracers: Sequence[CaseTracer]) -> Iterator[Key | Subject]:
     """Yield the subjects that a message may be of."""
     for hint in clues.hints:
         if isinstance(hint, Hint):

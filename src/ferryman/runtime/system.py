@@ -42,6 +42,8 @@ class System:
     """True if its messages are in Ferryman's own catalogue."""
     evidence: str | None = None
     """Its case file, for `trace`, `reconcile` and `audit`."""
+    tracer: str | None = None
+    """Its stories for `trace`, if it has no case file."""
 
 
 def load(target: str) -> Any:

@@ -12,7 +12,7 @@ from ferryman.cli.wiring import settings_class
 from ferryman.consumer.connections import HandlerConnection
 from ferryman.consumer.transaction import BatchTransaction
 from ferryman.evidence.sides import MAIN, Sides, named_in, open_sides
-from ferryman.evidence.trace import JOURNAL_SECONDS, clues_of, subjects_of
+from ferryman.evidence.trace import JOURNAL_SECONDS, Subject, clues_of, subjects_of
 from ferryman.evidence.way import Traced
 from ferryman.relay.admin import entries as listing
 from ferryman.runtime.desk import Desk as Looking
@@ -44,7 +44,7 @@ def told(story: Traced, *without: str) -> list[str]:
     return [f"{each.where} {each.what} {kind}".strip() for each, kind in lines if kind not in without]
 
 
-def payments_of(crossing: Crossing, message: UUID) -> set[Key]:
+def payments_of(crossing: Crossing, message: UUID) -> set[Key | Subject]:
     """Return the payments that a message leads to."""
     clues = clues_of(crossing.sides, message, ["payment"])
     return set(subjects_of(crossing.sides, message, clues, [PaymentTracer()]))
