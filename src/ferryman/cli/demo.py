@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @click.command("demo")
-@click.argument("name", type=click.Choice(["crossing", "payments", "memos"]), default="crossing")
+@click.argument("name", type=click.Choice(["crossing", "payments", "memos", "webhooks"]), default="crossing")
 @wheels_option
 @json_option
 def command(name: str, wheels: bool, as_json: bool) -> int:
@@ -32,12 +32,15 @@ def command(name: str, wheels: bool, as_json: bool) -> int:
                                  started again, and an audit proves that no money was lost or taken twice
       ferryman demo memos        mails about memos: a worker is killed when the mail server has just taken one, which is
                                  held until a person has looked
+      ferryman demo webhooks     one endpoint heals, one ends in the dead letters and is requeued, while worker and
+                                 orchestrator are killed with -9: the receiver counts what it got
 
     It uses no server of yours: it starts its own and removes them. Exit 0 if everything was right.
     """
     began = time.monotonic()
     wiring.embedded()  # says which package is missing
-    play = {"payments": _play_payments, "memos": _play_memos}.get(name, _play_crossing)
+    plays = {"payments": _play_payments, "memos": _play_memos, "webhooks": _play_webhooks}
+    play = plays.get(name, _play_crossing)
     outcome, good, story, verdict = play("wheels" if wheels else "machine", as_json)
     seconds = time.monotonic() - began
     if as_json:
@@ -115,6 +118,21 @@ def _play_memos(reach: "Reach", as_json: bool) -> Played:
         f"{outcome.doubled} doubled; {outcome.held} had been in doubt"
     )
     verdict = "every mail arrived once" if outcome.good else "something is wrong: see above"
+    return outcome.as_json(), outcome.good, story, verdict
+
+
+def _play_webhooks(reach: "Reach", as_json: bool) -> Played:
+    from ferryman.demo import posting
+
+    logs.configure(Log(level="error"))
+    outcome = posting.run(reach, wiring.environment(), (lambda _: None) if as_json else click.echo)
+    killed = ", ".join(f"{name} {times}" for name, times in outcome.killed.items())
+    story = (
+        f"\n{outcome.events} events to 3 endpoints; killed with -9: {killed} times; {outcome.requeued} requeued\n"
+        f"the receiver had {outcome.requests} requests and accepted {outcome.accepted}: {outcome.missing} missing, "
+        f"{outcome.again} again, {outcome.of_rolled_back} of a rolled back event, {outcome.ids_too_many} ids too many"
+    )
+    verdict = "every endpoint has every event, each under one id" if outcome.good else "something is wrong: see above"
     return outcome.as_json(), outcome.good, story, verdict
 
 

@@ -6,22 +6,19 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import psycopg
 
+from ferryman.demo.stage import Stage, until
 from ferryman.migrations.chains import ENGINE
-from ferryman.runtime.sources import CONFIG_VARIABLE, DEFAULT_FILE
 from ferryman.services.memos.memos import MemoInput, create_memo
 from ferryman.testing import places, postgres, stack
 from ferryman.testing.mail import ACCEPTED, MailServer, ReceivedMail
 from ferryman.testing.parts import Reach
-from ferryman.testing.process import FERRYMAN, Process
 
 MEMOS = 20
 _KILLED_AT = 8
-_SECONDS = 30.0
 _STATUSES = "-- demo.mails\nSELECT status, count(*) FROM memos.email_outbox GROUP BY status"
 _HELD = (
     "-- demo.held\nSELECT id::text FROM memos.email_outbox WHERE status = 'FAILED' AND error_message LIKE 'in doubt%'"
@@ -68,7 +65,11 @@ def run(reach: Reach, inherited: Mapping[str, str], tell: Callable[[str], None])
         ready_seconds = time.monotonic() - began
         tell(f"{climb}\nPostgreSQL is ready after {ready_seconds:.1f} s\n")
         with MailServer() as mails, psycopg.connect(url, autocommit=True) as db:
-            acts = _Acts(url, mails, folder, inherited)
+            acts = Stage(
+                folder, inherited, DATABASE_URL=url, EMAIL__PROVIDER="smtp", EMAIL__SENDER="memos@example.com",
+                EMAIL__SMTP__HOST="127.0.0.1", EMAIL__SMTP__PORT=str(mails.port), EMAIL__SMTP__TLS="none",
+                EMAIL__SMTP__CONNECTIONS="2",
+            )  # fmt: skip
             held = _play(db, mails, acts, tell)
             statuses: dict[str, int] = dict(db.execute(_STATUSES).fetchall())
             received = Counter(str(each.content["Subject"]) for each in mails.received)
@@ -82,7 +83,7 @@ def run(reach: Reach, inherited: Mapping[str, str], tell: Callable[[str], None])
         places.discard(folder)
 
 
-def _play(db: "psycopg.Connection[Any]", mails: MailServer, acts: "_Acts", tell: Callable[[str], None]) -> int:
+def _play(db: "psycopg.Connection[Any]", mails: MailServer, acts: Stage, tell: Callable[[str], None]) -> int:
     """Play the three acts. Return how many mails were held."""
     with db.transaction():
         for n in range(MEMOS):
@@ -99,14 +100,14 @@ def _play(db: "psycopg.Connection[Any]", mails: MailServer, acts: "_Acts", tell:
         return ACCEPTED
 
     mails.answer = killing
-    _until(lambda: worker.pid is None, "the worker's end")
+    until(lambda: worker.pid is None, "the worker's end")
     tell(f"the worker was killed with -9 when the mail server had just taken mail {_KILLED_AT}: it is not SENT")
     mails.answer = lambda _: ACCEPTED
     db.execute(_EXPIRE)
     second = acts.process("memos-2", "run", "memos")
     second.start()
     try:
-        _until(lambda: not {"PENDING", "SENDING"} & dict(db.execute(_STATUSES).fetchall()).keys(), "the other mails")
+        until(lambda: not {"PENDING", "SENDING"} & dict(db.execute(_STATUSES).fetchall()).keys(), "the other mails")
     finally:
         second.stop()
     held = [identity for (identity,) in db.execute(_HELD).fetchall()]
@@ -127,43 +128,3 @@ def _arrived(db: "psycopg.Connection[Any]", mails: MailServer, identity: str) ->
     """Return True if the mail server has the mail of this row: a person would look there."""
     row = db.execute(_RECIPIENT, (identity,)).fetchone()
     return row is not None and any(row[0] in each.recipients for each in mails.received)
-
-
-class _Acts:
-    """The command line, with the demo's settings."""
-
-    def __init__(self, url: str, mails: MailServer, folder: Path, inherited: Mapping[str, str]) -> None:
-        self._folder = folder
-        no_settings = folder / DEFAULT_FILE.name  # a file of the user's own may name other servers
-        no_settings.touch()
-        ours = {name: value for name, value in inherited.items() if not name.startswith("FERRYMAN_")}
-        self._environment = ours | {
-            CONFIG_VARIABLE: str(no_settings),
-            "FERRYMAN_DATABASE_URL": url,
-            "FERRYMAN_EMAIL__PROVIDER": "smtp",
-            "FERRYMAN_EMAIL__SENDER": "memos@example.com",
-            "FERRYMAN_EMAIL__SMTP__HOST": "127.0.0.1",
-            "FERRYMAN_EMAIL__SMTP__PORT": str(mails.port),
-            "FERRYMAN_EMAIL__SMTP__TLS": "none",
-            "FERRYMAN_EMAIL__SMTP__CONNECTIONS": "2",
-            "FERRYMAN_HEALTH__ENABLED": "false",
-        }
-
-    def process(self, name: str, *arguments: str) -> Process:
-        return Process(name, [*FERRYMAN, *arguments], self._folder / f"{name}.log", env=self._environment)
-
-    def output(self, *arguments: str) -> str:
-        """Run a command to its end, and return what it printed."""
-        name = "-".join(arguments[:2])
-        process = self.process(name, *arguments)
-        process.launch()
-        _until(lambda: process.pid is None, f"the end of {name}")
-        return (self._folder / f"{name}.log").read_text().rstrip()
-
-
-def _until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + _SECONDS
-    while not condition():
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"{what} did not come within {_SECONDS:g} s")
-        time.sleep(0.05)

@@ -87,6 +87,31 @@ def test_payments_demo_kills_each_process_and_passes_its_audit(
     assert list(temporary.iterdir()) == []
 
 
+def test_memos_demo_holds_the_mail_in_doubt_and_leaves_nothing(ferryman: Launcher, temporary: Path) -> None:
+    demo = ferryman.run("demo", "memos", "--json", seconds=60, real=True)
+    assert demo.wait() == 0, demo.transcript()
+    told = demo.json
+    assert (told["verdict"], told["statuses"], told["received"]) == ("ok", {"SENT": told["memos"]}, told["memos"])
+    assert list(temporary.iterdir()) == []
+
+
+def test_webhooks_demo_kills_worker_and_orchestrator_and_counts_at_the_receiver(
+    ferryman: Launcher, temporary: Path
+) -> None:
+    """N1, N2, N3, N11: every endpoint has every event under one id, the third after a requeue."""
+    demo = ferryman.run("demo", "webhooks", "--json", seconds=90, real=True)
+    assert demo.wait() == 0, demo.transcript()
+    told = demo.json
+    assert (told["verdict"], told["killed"]) == ("ok", {"webhook-worker": 1, "webhooks": 1})
+    assert told["ready_seconds"] < told["seconds"] < 60 * busy()
+    assert told["deliveries"] == {"Completed": 3 * told["events"], "DeadLettered": told["events"]}
+    assert told["dead_letters"] == told["requeued"] == told["events"]
+    assert (told["missing"], told["of_rolled_back"], told["ids_too_many"]) == (0, 0, 0)
+    assert told["accepted"] == 3 * told["events"] + told["again"]
+    assert told["requests"] >= told["accepted"] + 5 * told["events"]  # 2 failures before it heals, 3 that are given up
+    assert list(temporary.iterdir()) == []
+
+
 def test_servers_of_up_are_migrated_and_end_with_it(ferryman: Launcher, temporary: Path) -> None:
     up = ferryman.start("up", "--embedded", "--no-registry", "--json")
     variables = up.until(lambda: up.stdout.rstrip().endswith("}") and up.json, "ready", seconds=60)
