@@ -121,6 +121,19 @@ SAGA_START_RATE = Goal(
 )
 SAGA_ONE_RATE = Goal("saga_one_rate", ">=", 0.3, "of many", "results of one saga that stays, batch 500")
 SAGA_DUE = Goal("saga_due", "<=", 1.5, "times beside 1,000", "500 due sagas beside 1,000,000 that wait")
+WEBHOOK_ROUTING = Goal(
+    "webhook_routing", "<=", 3, "times a bare INSERT", "one event to 100,000 subscriptions beside the same rows"
+)
+WEBHOOK_APPLY_RATE = Goal(
+    "webhook_apply_rate", ">=", 0.5, "of the bare loop", "results of deliveries beside psycopg alone, batch 500"
+)
+WEBHOOK_DUE = Goal("webhook_due", "<=", 1.5, "times beside 1,000", "500 due deliveries beside 1,000,000 that wait")
+WEBHOOK_RATE = Goal(
+    "webhook_rate", ">=", 0.6, "of aiohttp alone", "from an event to its receivers, which answer after 20 ms"
+)
+WEBHOOK_HEALTHY_P99 = Goal(
+    "webhook_healthy_p99", "<=", 2, "times without", "p99 of an endpoint beside 1,000,000 jobs of a dead one"
+)
 SMTP_RATE = Goal("smtp_rate", ">=", 0.6, "of aiosmtplib alone", "16 connections, the server accepts after 20 ms")
 SMTP_RATE_FAST = Goal("smtp_rate_fast", ">=", 0.25, "of aiosmtplib alone", "16 connections, it accepts at once")
 MAIL_STATEMENTS = Goal("mail_statements", "<=", 8, "a batch", "statements of a courier by SMTP")

@@ -132,9 +132,9 @@ def by_statement(connection: Connection) -> dict[str, dict[str, Any]]:
     return {name: {"calls": calls, "wal_bytes": wal, "ms": ms} for name, calls, wal, ms in found}
 
 
-def row(connection: Connection, query: str) -> tuple[Any, ...]:
+def row(connection: Connection, query: str, values: Any = None) -> tuple[Any, ...]:
     """Return the one row of a query's result."""
-    [found] = connection.execute(query).fetchall()
+    [found] = connection.execute(query, values).fetchall()
     return found
 
 

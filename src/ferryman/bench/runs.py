@@ -6,7 +6,18 @@ from dataclasses import replace
 import psycopg
 from confluent_kafka import KafkaException
 
-from ferryman.bench import goals, inbox, mail_sinks, pipeline, relay_backlog, running_relay, sagas, sinks, writing
+from ferryman.bench import (
+    goals,
+    inbox,
+    mail_sinks,
+    pipeline,
+    relay_backlog,
+    running_relay,
+    sagas,
+    sinks,
+    webhook_rates,
+    writing,
+)  # fmt: skip
 from ferryman.bench.goals import Figure, Goal
 from ferryman.bench.servers import Bench
 from ferryman.runtime.errors import FerrymanError
@@ -52,6 +63,13 @@ RUNS: dict[str, Mapping[Take, Sequence[Goal]]] = {
         sagas.apply_rates: (goals.SAGA_APPLY_RATE, goals.SAGA_ONE_RATE),
         sagas.start_rate: (goals.SAGA_START_RATE,),
         sagas.due_latency: (goals.SAGA_DUE,),
+    },
+    "webhooks": {
+        webhook_rates.route_rate: (goals.WEBHOOK_ROUTING,),
+        webhook_rates.apply_rate: (goals.WEBHOOK_APPLY_RATE,),
+        webhook_rates.due_latency: (goals.WEBHOOK_DUE,),
+        webhook_rates.event_rate: (goals.WEBHOOK_RATE,),
+        webhook_rates.neighbour_latency: (goals.WEBHOOK_HEALTHY_P99,),
     },
     "codec": {writing.codec_speed: (goals.CODEC,)},
     "latency": {running_relay.latency: (goals.LATENCY_P50, goals.LATENCY_P99, goals.LATENCY_P99_CROWDED)},

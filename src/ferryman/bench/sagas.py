@@ -3,15 +3,15 @@
 import gc
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any, NamedTuple
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, LiteralString, NamedTuple
 from uuid import UUID, uuid4
 
 import psycopg
 
 from ferryman.bench import goals, journal
 from ferryman.bench.goals import Figure
-from ferryman.bench.meters import Connection
+from ferryman.bench.meters import Connection, MeasurementFailed
 from ferryman.bench.servers import Bench, ratio
 from ferryman.consumer.model import Received, Record
 from ferryman.message import Message
@@ -21,8 +21,8 @@ from ferryman.saga.ddl import table
 from ferryman.saga.declaration import Saga
 from ferryman.saga.machine import End, State
 
-_BATCH = 500
-_WAITING = 1_000_000
+BATCH = 500
+WAITING = 1_000_000
 _DUE_TURNS = 9
 
 
@@ -97,8 +97,8 @@ def start_rate(bench: Bench) -> Iterator[Figure]:
                          for each in rows])  # fmt: skip
 
     with _database(bench, saga) as db:
-        rates, others = _compared(bench, db, ours, bare)
-    yield _ratio(goals.SAGA_START_RATE, rates, others)
+        rates, others = compared(bench, db, ours, bare)
+    yield rate_figure(goals.SAGA_START_RATE, rates, others)
 
 
 def apply_rates(bench: Bench) -> Iterator[Figure]:
@@ -129,43 +129,54 @@ def apply_rates(bench: Bench) -> Iterator[Figure]:
         saga.engine.apply(db, [_result("bench.answered", counting.id)])
         db.commit()
         answers = [[_result("bench.answered", row.id) for row in each] for each in begun]
-        counts = [_result("bench.counted", counting.id) for _ in range(_BATCH)]
+        counts = [_result("bench.counted", counting.id) for _ in range(BATCH)]
         gc.collect()
         gc.freeze()  # as every service does: what the bench keeps in memory is no part of the work
-        rates, others = _compared(bench, db, ours, bare, one)
+        rates, others = compared(bench, db, ours, bare, one)
         gc.unfreeze()
     many, plain, of_one = rates
-    yield _ratio(goals.SAGA_APPLY_RATE, (many, plain), others)
+    yield rate_figure(goals.SAGA_APPLY_RATE, (many, plain), others)
     yield goals.SAGA_ONE_RATE.figure(ratio(of_one, many), of_one_per_second=of_one, of_many_per_second=many)
 
 
 def due_latency(bench: Bench) -> Iterator[Figure]:
     """Measure a batch of sagas that are due, where a million others wait, and where a thousand do."""
-    saga, waiting = _declared(), max(1000, bench.scale.entries * _WAITING // 1_000_000)
+    saga = _declared()
 
-    def median_seconds(db: Connection) -> float:
-        taken = []
-        for _ in range(_DUE_TURNS):
-            db.execute(_MAKE_DUE, (_BATCH,))
-            db.commit()
-            began = time.perf_counter()
-            moved = saga.engine.due(db, _BATCH)
-            db.commit()
-            taken.append(time.perf_counter() - began)
-            assert len(moved) == _BATCH
-        return sorted(taken)[_DUE_TURNS // 2]
-
-    seconds: list[float] = []
-    for many in (1000, waiting):
+    @contextmanager
+    def waiting(many: int) -> Iterator[Connection]:
         with _database(bench, saga) as db:
             db.execute(_WAIT, (many,))
-            db.commit()
             db.execute(_ANALYZE)
             db.commit()
-            median_seconds(db)
-            seconds.append(median_seconds(db))
+            yield db
+
+    yield due_figure(bench, goals.SAGA_DUE, waiting, _MAKE_DUE, lambda db: saga.engine.due(db, BATCH))
+
+
+def due_figure(
+    bench: Bench, goal: goals.Goal, waiting: Callable[[int], AbstractContextManager[Connection]],
+    make_due: LiteralString, due: Callable[[Connection], Sequence[Any]],
+) -> Figure:  # fmt: skip
+    """Return the figure of a batch that is due beside a million sagas that wait; `waiting` gives so many."""
+    many, seconds = max(1000, bench.scale.entries * WAITING // 1_000_000), list[float]()
+    for each in (1000, many):
+        with waiting(each) as db:
+            taken = [_due_seconds(db, make_due, due) for _ in range(2 * _DUE_TURNS)]
+            seconds.append(sorted(taken[_DUE_TURNS:])[_DUE_TURNS // 2])  # the first ones warm it up
     few, lots = seconds
-    yield goals.SAGA_DUE.figure(lots / few, waiting=waiting, ms_beside_1000=few * 1000, ms_beside_all=lots * 1000)
+    return goal.figure(lots / few, waiting=many, ms_beside_1000=few * 1000, ms_beside_all=lots * 1000)
+
+
+def _due_seconds(db: Connection, make_due: LiteralString, due: Callable[[Connection], Sequence[Any]]) -> float:
+    db.execute(make_due, (BATCH,))
+    db.commit()
+    began = time.perf_counter()
+    moved = due(db)
+    db.commit()
+    if len(moved) != BATCH:
+        raise MeasurementFailed(f"{len(moved)} of {BATCH} due sagas were moved")
+    return time.perf_counter() - began
 
 
 @contextmanager
@@ -182,17 +193,17 @@ def _database(bench: Bench, saga: Saga[Any]) -> Iterator[Connection]:
 
 
 def _batches(bench: Bench) -> int:
-    return max(2, bench.scale.commands // 10 // _BATCH)
+    return max(2, bench.scale.commands // 10 // BATCH)
 
 
-def _compared(bench: Bench, db: Connection, *works: Callable[[Connection], None]) -> tuple[list[Sequence[float]], Any]:
+def compared(bench: Bench, db: Connection, *works: Callable[[Connection], None]) -> tuple[list[Sequence[float]], Any]:
     def rate(work: Callable[[Connection], None]) -> Callable[[], float]:
         def measured() -> float:
             began = time.perf_counter()
             for _ in range(_batches(bench)):
                 work(db)
                 db.commit()
-            return _batches(bench) * _BATCH / (time.perf_counter() - began)
+            return _batches(bench) * BATCH / (time.perf_counter() - began)
 
         return measured
 
@@ -200,12 +211,12 @@ def _compared(bench: Bench, db: Connection, *works: Callable[[Connection], None]
     return list(rates.values()), others
 
 
-def _ratio(goal: goals.Goal, rates: Sequence[Sequence[float]], others: Any) -> Figure:
+def rate_figure(goal: goals.Goal, rates: Sequence[Sequence[float]], others: Any) -> Figure:
     ours, bare = rates[:2]
     return goal.figure(ratio(ours, bare), ours_per_second=ours, bare_per_second=bare, cores_of_others=others)
 
 
-def _rows(many: int = _BATCH) -> list[BenchSaga]:
+def _rows(many: int = BATCH) -> list[BenchSaga]:
     return [BenchSaga(uuid4(), number) for number in range(many)]
 
 

@@ -7,8 +7,9 @@ once.
 import json
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from statistics import median_low
 from typing import Any
 
@@ -28,11 +29,11 @@ from ferryman.runtime.settings import Database
 from ferryman.runtime.settings_outbox import Outbox
 from ferryman.testing import places
 
-_SLOTS = 64
-_SLOW_MS = 20
+SLOTS = 64
+SLOW_MS = 20
 _STEADY_RATE = 100
 _WAKING_SECONDS = 1.0
-_SICK_MS = 5000
+SICK_MS = 5000
 _SICK_ROWS = 5000
 _DUE = 500
 _DESTINATIONS = 10
@@ -43,7 +44,7 @@ _DESCRIBED = {
     "channel": "http",
     "words": {"pending": ["PENDING"], "claimed": "SENDING", "done": "SENT", "dead": "DEAD"},
     "secrets": ["whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"],
-    "slots": _SLOTS,
+    "slots": SLOTS,
 }
 _NOW_AND_THEN = (
     "-- outbox.described_backlog", "-- outbox.forget_attempts", "-- outbox.bury", "-- desk.can_pause_outboxes",
@@ -71,7 +72,7 @@ CREATE TABLE bench.hooks (
 );
 CREATE INDEX ON bench.hooks (claimed_at) WHERE status = 'SENDING'
 """
-_TO_ONE = "-- bench.to_one\nCREATE INDEX ON bench.hooks (next_attempt_at, created_at, id) WHERE status = 'PENDING'"
+TO_ONE = "-- bench.to_one\nCREATE INDEX ON bench.hooks (next_attempt_at, created_at, id) WHERE status = 'PENDING'"
 _TO_MANY = """\
 -- bench.to_many
 CREATE INDEX ON bench.hooks (destination, next_attempt_at, created_at, id) WHERE status = 'PENDING'
@@ -123,7 +124,7 @@ def _listens(port: int) -> bool:
 
 
 @contextmanager
-def _hooks(bench: Bench, index: str) -> Iterator[tuple[str, Connection]]:
+def hooks(bench: Bench, index: str) -> Iterator[tuple[str, Connection]]:
     """Give the URL of a database with an empty table, and an autocommit connection to it."""
     with bench.database() as url, psycopg.connect(url, autocommit=True) as connection:
         connection.execute(_CREATE)
@@ -131,7 +132,7 @@ def _hooks(bench: Bench, index: str) -> Iterator[tuple[str, Connection]]:
         yield url, connection
 
 
-def _load(connection: Connection, rows: int, destination: str = "", *, many: int = 1, status: str = "PENDING") -> None:
+def load(connection: Connection, rows: int, destination: str = "", *, many: int = 1, status: str = "PENDING") -> None:
     """Write rows to so many destinations, and vacuum them as autovacuum would have done."""
     values = {"rows": rows, "destination": destination, "destinations": many, "status": status}
     connection.execute(_LOAD, values)
@@ -148,7 +149,7 @@ def _settings(url: str | None) -> dict[str, str]:
 
 def slow_rate(bench: Bench) -> Iterator[Figure]:
     """Measure rows a second to a receiver that answers after 20 ms."""
-    yield _rate(bench, goals.HTTP_RATE_SLOW, bench.scale.commands // 4, _SLOW_MS)
+    yield _rate(bench, goals.HTTP_RATE_SLOW, bench.scale.commands // 4, SLOW_MS)
 
 
 def fast_rate(bench: Bench) -> Iterator[Figure]:
@@ -158,27 +159,28 @@ def fast_rate(bench: Bench) -> Iterator[Figure]:
 
 def _rate(bench: Bench, goal: Goal, rows: int, milliseconds: int) -> Figure:
     """Measure a drain beside the bare session, in rounds."""
-    with _hooks(bench, _TO_ONE) as (database_url, connection), receiver(bench, timed=False) as server:
+    with hooks(bench, TO_ONE) as (database_url, connection), receiver(bench, timed=False) as server:
         url = server.url(milliseconds)
-        task = {"database_url": database_url, "url": url, "secrets": _DESCRIBED["secrets"], "rows": rows,
-                "at_once": _SLOTS}  # fmt: skip
 
         def courier() -> float:
             connection.execute(_EMPTY)
-            _load(connection, rows)
+            load(connection, rows)
             return rows / _drained(bench, database_url, url, rows)
 
-        def bare() -> float:
-            return rows / programs.bare_seconds(bench, "post", task, patience(rows))
-
-        rates, others = bench.compared(courier=courier, bare=bare)
+        rates, others = bench.compared(courier=courier, bare=partial(bare_rate, bench, database_url, url, rows))
         received = server.result()["requests"]
     if received % rows or received < 2 * rows * len(others):
         raise MeasurementFailed(f"the receiver had {received} requests, in rounds of {rows}")
     return goal.figure(
         ratio(rates["courier"], rates["bare"]), courier_per_second=rates["courier"], bare_per_second=rates["bare"],
-        rows=rows, in_flight=_SLOTS, answer_ms=milliseconds, cores_of_others=others,
+        rows=rows, in_flight=SLOTS, answer_ms=milliseconds, cores_of_others=others,
     )  # fmt: skip
+
+
+def bare_rate(bench: Bench, database_url: str, url: str, rows: int) -> float:
+    """Return the rate at which the bare session posts the rows of the table."""
+    task = {"database_url": database_url, "url": url, "secrets": _DESCRIBED["secrets"], "rows": rows, "at_once": SLOTS}
+    return rows / programs.bare_seconds(bench, "post", task, patience(rows))
 
 
 def _drained(bench: Bench, database_url: str, url: str, rows: int) -> float:
@@ -200,8 +202,8 @@ def statements(bench: Bench) -> Iterator[Figure]:
     if not bench.counts_statements:
         raise MeasurementFailed("this server has no pg_stat_statements")
     rows = bench.scale.commands // 4
-    with _hooks(bench, _TO_ONE) as (database_url, connection), receiver(bench, timed=False) as server:
-        _load(connection, rows)
+    with hooks(bench, TO_ONE) as (database_url, connection), receiver(bench, timed=False) as server:
+        load(connection, rows)
         meters.reset_statements(connection)
         _drained(bench, database_url, server.url(0), rows)
         yield batch_statements(goals.SINK_STATEMENTS, connection, rows)
@@ -221,42 +223,58 @@ def batch_statements(goal: Goal, connection: Connection, rows: int) -> Figure:
 
 def healthy_latency(bench: Bench) -> Iterator[Figure]:
     """Measure an endpoint's p99 beside another one that takes 5 s and has a backlog, and without it, in turns."""
+    yield beside_sick(bench, goals.HEALTHY_P99, partial(_delays_ms, bench), _SICK_ROWS)
+
+
+def beside_sick(bench: Bench, goal: Goal, delays_ms: Callable[[int], list[float]], sick_rows: int) -> Figure:
+    """Return the figure of an endpoint's p99 beside one with so many rows, and without it."""
     delays: dict[str, list[float]] = {}
 
-    def p99(which: str, sick_rows: int) -> float:
-        delays[which] = _delays_ms(bench, sick_rows)
+    def p99(which: str, rows: int) -> float:
+        delays[which] = delays_ms(rows)
         return percentile(delays[which], 99)
 
-    p99s, others = bench.compared(without=lambda: p99("without", 0), beside=lambda: p99("beside", _SICK_ROWS))
-    yield goals.HEALTHY_P99.figure(
+    p99s, others = bench.compared(without=lambda: p99("without", 0), beside=lambda: p99("beside", sick_rows))
+    return goal.figure(
         ratio(p99s["beside"], p99s["without"]), p99_ms_without=p99s["without"], p99_ms_beside=p99s["beside"],
         percentiles_ms={which: percentiles(each) for which, each in delays.items()}, per_second=_STEADY_RATE,
-        sick_rows=_SICK_ROWS, sick_ms=_SICK_MS, cores_of_others=others,
+        sick_rows=sick_rows, sick_ms=SICK_MS, cores_of_others=others,
     )  # fmt: skip
 
 
 def _delays_ms(bench: Bench, sick_rows: int) -> list[float]:
     """Return how long after its COMMIT each row of the healthy endpoint arrived."""
-    seconds = bench.scale.steady_seconds / 3 + _WAKING_SECONDS
-    with _hooks(bench, _TO_MANY) as (database_url, connection), receiver(bench, timed=True) as server:
-        healthy, committed = server.url(0), dict[str, float]()
+    with hooks(bench, _TO_MANY) as (database_url, connection), receiver(bench, timed=True) as server:
+        healthy = server.url(0)
         if sick_rows:
-            _load(connection, sick_rows, server.url(_SICK_MS) + "?")
+            load(connection, sick_rows, server.url(SICK_MS) + "?")
+        write = partial(meters.row, connection, _WRITE, (healthy,))
         with programs.service(bench, "hooks", database_url, **_settings(None)):
-            began = time.monotonic()
-            for number in range(round(_STEADY_RATE * seconds)):
-                pace(began, number, _STEADY_RATE)
-                [[identity]] = connection.execute(_WRITE, (healthy,)).fetchall()
-                committed[identity] = time.monotonic()
-            meters.until(lambda: not meters.row(connection, _UNSENT % healthy)[0], "delivery to the healthy one", 60)
-        arrived = server.result()["arrived"]
+            return arrivals_ms(
+                bench, server, lambda: str(write()[0]), partial(meters.row, connection, _UNSENT % healthy)
+            )
+
+
+def arrivals_ms(
+    bench: Bench, server: ReceiverProgram, write: Callable[[], str], unsent: Callable[[], tuple[Any, ...]]
+) -> list[float]:
+    """Write rows at a steady rate until there is enough, each with the id that its request has. Return how long after
+    its COMMIT each arrived.
+    """
+    seconds = bench.scale.steady_seconds / 3 + _WAKING_SECONDS
+    began, committed = time.monotonic(), dict[str, float]()
+    for number in range(round(_STEADY_RATE * seconds)):
+        pace(began, number, _STEADY_RATE)
+        committed[write()] = time.monotonic()
+    meters.until(lambda: not unsent()[0], "delivery to the healthy one", 60)
+    arrived = server.result()["arrived"]
     counted = [identity for identity, at in committed.items() if at >= began + _WAKING_SECONDS]
     return [(arrived[identity] - committed[identity]) * 1000 for identity in counted]
 
 
 def claims_after_done(bench: Bench) -> Iterator[Figure]:
     """Measure claims over delivered rows beside claims on a table without them."""
-    yield _claims(bench, goals.CLAIM_AFTER_MILLION_DONE, _TO_ONE, status="SENT")
+    yield _claims(bench, goals.CLAIM_AFTER_MILLION_DONE, TO_ONE, status="SENT")
 
 
 def claims_beside_waiting(bench: Bench) -> Iterator[Figure]:
@@ -265,13 +283,13 @@ def claims_beside_waiting(bench: Bench) -> Iterator[Figure]:
 
 
 def _claims(bench: Bench, goal: Goal, index: str, *, status: str) -> Figure:
-    rows, url = bench.scale.entries, "http://all" if index == _TO_ONE else None
-    with _hooks(bench, index) as (_, full), _hooks(bench, index) as (_, bare):
-        _load(full, rows, "http://full/", status=status)
+    rows, url = bench.scale.entries, "http://all" if index == TO_ONE else None
+    with hooks(bench, index) as (_, full), hooks(bench, index) as (_, bare):
+        load(full, rows, "http://full/", status=status)
         for connection in (full, bare):
-            _load(connection, _DUE, "http://healthy/", many=_DESTINATIONS)
+            load(connection, _DUE, "http://healthy/", many=_DESTINATIONS)
         tables = [_opened(connection, url) for connection in (full, bare)]
-        pairs = [tuple(claim_ms(table, _SLOTS) for table in tables) for _ in range(_CLAIMS)]
+        pairs = [tuple(claim_ms(table, SLOTS) for table in tables) for _ in range(_CLAIMS)]
     full_ms, bare_ms = zip(*pairs[_CLAIMS // 10 :], strict=True)
     return goal.figure(
         median_low(full_ms) / median_low(bare_ms), rows=rows, claims=len(full_ms), full_ms=percentiles(full_ms),

@@ -17,7 +17,9 @@ FULL_ENTRIES = 1_000_000
 
 
 @click.command("bench")
-@click.argument("name", type=click.Choice(["relay", "inbox", "latency", "pipeline", "sinks", "saga", "codec"]))
+@click.argument(
+    "name", type=click.Choice(["relay", "inbox", "latency", "pipeline", "sinks", "saga", "webhooks", "codec"])
+)
 @click.option("--entries", default=FULL_ENTRIES, show_default=True, type=click.IntRange(min=1000),
               help="The number of preloaded entries. Some figures take five times as many.")  # fmt: skip
 @click.option("--only", multiple=True, metavar="FIGURE", help="Measure only this figure. Can be repeated.")
@@ -33,7 +35,8 @@ def command(context: click.Context, *, name: str, entries: int, only: tuple[str,
     servers it creates its own databases and topics and drops them at the end; do not write to these servers meanwhile,
     because WAL and transaction numbers are counted for the whole server.
 
-    NAME is relay, inbox, latency, pipeline, sinks, saga or codec; sinks and saga need no Kafka, and codec no server.
+    NAME is relay, inbox, latency, pipeline, sinks, saga, webhooks or codec; sinks and saga need no Kafka, and codec no
+    server.
     Exit 0 when every goal is met, 1 when one is missed.
     """
     wiring.embedded()  # says which package is missing
