@@ -13,6 +13,7 @@ import ferryman.console.gate
 import ferryman.consumer.metrics
 import ferryman.evidence.reconcile
 import ferryman.relay.metrics
+import ferryman.runtime.chore
 import ferryman.saga.metrics  # noqa: F401 - they are in the registry once they were imported
 from ferryman.cli.app import COMMANDS, app
 from ferryman.cli.wiring import settings_class

@@ -20,6 +20,7 @@ import pytest
 
 import ferryman.consumer.metrics
 import ferryman.relay.metrics
+import ferryman.runtime.chore
 import ferryman.saga.metrics  # noqa: F401 - the import registers them
 from ferryman.runtime.metrics import REGISTRY
 from ferryman.runtime.settings import Settings

@@ -3,7 +3,7 @@
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
@@ -14,15 +14,21 @@ import psycopg
 from ferryman.runtime import postgres, user_code
 from ferryman.runtime.errors import FerrymanError, Misconfigured, Permanent
 from ferryman.runtime.life import Life
+from ferryman.runtime.metrics import Named
 from ferryman.runtime.postgres import Connection
 from ferryman.runtime.settings import Settings
 from ferryman.runtime.supervised import supervise, waiting
 from ferryman.runtime.user_functions import check_function, check_name
 
 Work: TypeAlias = Callable[[Any], bool | None]
+Measure: TypeAlias = Callable[[Any], Mapping[str, float]]
 WorkT = TypeVar("WorkT", bound=Work)
+MeasureT = TypeVar("MeasureT", bound=Measure)
+ReturnedT = TypeVar("ReturnedT")
 
+_MEASURED = Named("ferryman_chore_", ["chore", "what"], ()).gauge("measured", "Numbers that a chore measures.")
 _LONGEST_WAIT_SECONDS = 1.0
+_MEASURE_SECONDS = 15.0
 _REGISTER = "decorate it with `work` of the chore, as in `@prune.work` above `def delete_old_rows(db):`"
 
 
@@ -40,6 +46,7 @@ class Chore:
         self.name = name
         self.every_seconds = every_seconds
         self._work: Work | None = None
+        self._measure: Measure | None = None
 
     def work(self, function: WorkT) -> WorkT:
         """Register the function that does the work, in one short transaction: a bounded portion of what there is.
@@ -52,6 +59,17 @@ class Chore:
         self._work = function
         return function
 
+    def measured(self, function: MeasureT) -> MeasureT:
+        """Register a function that returns numbers by their names, which are shown as gauges.
+
+        It takes the connection, and is called every 15 seconds. `ferryman_chore_measured` has the numbers.
+        """
+        if self._measure is not None:
+            raise Misconfigured(f"the chore {self.name} has two functions that measure", remedy="keep one")
+        check_function(f"measured of the chore {self.name}", function)
+        self._measure = function
+        return function
+
     def check(self) -> None:
         """Refuse a chore without work."""
         if self._work is None:
@@ -61,15 +79,27 @@ class Chore:
         """Do one portion of the work. Return True if there is more."""
         self.check()
         assert self._work is not None
+        return bool(self._call("work", self._work, connection, settings))
+
+    def measure(self, connection: Connection, settings: Settings) -> None:
+        """Set the gauges."""
+        if self._measure is not None:
+            for what, value in self._call("numbers", self._measure, connection, settings).items():
+                _MEASURED.labels(self.name, what).set(value)
+
+    def _call(
+        self, role: str, function: Callable[[Any], ReturnedT], connection: Connection, settings: Settings
+    ) -> ReturnedT:
+        """Call a function of the user's in a transaction."""
         with postgres.transaction(connection, settings.database):
             try:
-                return bool(self._work(connection))
+                return function(connection)
             except FerrymanError:
                 raise
             except Exception as error:  # whatever the user's function raises
                 if connection.broken:
                     raise
-                what = f"the work of the chore {self.name}"
+                what = f"the {role} of the chore {self.name}"
                 if passing := user_code.passing(what, error):
                     raise passing from error
                 if isinstance(user_code.raised(error), psycopg.Error):
@@ -104,7 +134,11 @@ class ChoreService:
 
     def _serve(self, life: Life, connection: Connection, succeeded: Callable[[], None]) -> None:
         life.ready()
+        measure_at = 0.0
         while not life.stopping.is_set():
+            if time.monotonic() >= measure_at:
+                self.chore.measure(connection, self.settings)
+                measure_at = time.monotonic() + _MEASURE_SECONDS
             more = self.chore.run_once(connection, self.settings)
             succeeded()
             life.progress()

@@ -44,3 +44,16 @@ def test_chore_without_work_ends_at_its_start() -> None:
     """It connects to no database: there is none."""
     with pytest.raises(Misconfigured, match="the chore prune has no work"):
         ChoreService(Chore("prune"), Settings()).run(Life("prune", threading.Event()))
+
+
+def test_a_chore_measures_by_one_plain_function() -> None:
+    chore = Chore("prune")
+    chore.measured(lambda _db: {"left": 1})
+    with pytest.raises(Misconfigured, match="two functions that measure"):
+        chore.measured(lambda _db: {})
+
+    async def later(_db: object) -> dict[str, float]:
+        return {}
+
+    with pytest.raises(Misconfigured):
+        Chore("prune").measured(later)  # type: ignore[type-var]
