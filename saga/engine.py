@@ -198,13 +198,10 @@ class _Work(Generic[RowT]):
         attempt = (1 if enters else row.attempt + 1) if asks else row.attempt
         due = go.due if go.due is not KEEP or not (enters or asks) else state.wait_seconds(attempt if asks else 1)
         reason = row.reason if go.reason is KEEP else go.reason
-        now = row._replace(state=go.state, attempt=attempt, reason=reason)
         sets = self._settable(row.state, go.set) if go.set else go.set
         if enters and go.state in self.saga.revisited:
             sets = {**sets, VISIT: (row.visit or 0) + 1}
-        if sets:
-            now = now._replace(**sets)
-        saga.row = now
+        saga.row = now = row._replace(**{"state": go.state, "attempt": attempt, "reason": reason, **sets})
         if asks:
             self.messages.append(self.saga.command(now))
         self.messages += go.messages

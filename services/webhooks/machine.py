@@ -127,8 +127,9 @@ class DeliveryRules:
         attempts, code = delivery.attempt + 1, code[:_CODE_CHARACTERS]
         waits = wait_seconds(attempts, delivery.base_seconds, delivery.cap_seconds)
         retried = Go("PendingRetry", set={"attempt": attempts}, reason=code, due=waits)
-        dead = self._dead(delivery._replace(attempt=attempts), code)
-        return [retried] if attempts < delivery.limit else [retried, dead]
+        if attempts < delivery.limit:
+            return [retried]
+        return [retried, self._dead(delivery._replace(attempt=attempts), code)]
 
     def _dead(self, delivery: WebhookDelivery, code: str) -> Go:
         """Give a delivery up, with its dead letter and its event."""

@@ -13,6 +13,8 @@ Connection: TypeAlias = "psycopg.Connection[Any]"
 
 ROUTING = "webhooks-routing"
 """The name of the chore that routes events."""
+FIRST_JOBS = 500
+"""The most first jobs that one transaction makes."""
 PORTION = 1000
 """A transaction that has made so many deliveries routes no more events."""
 
@@ -40,6 +42,12 @@ WITH taken AS (
 SELECT (SELECT count(*) FROM taken), (SELECT count(*) FROM routed)
 """
 
+PENDING = """\
+-- webhooks.pending
+SELECT id FROM webhooks.webhook_delivery_sagas WHERE status = 'Pending' AND next_attempt_at <= clock_timestamp()
+ORDER BY next_attempt_at LIMIT %(most)s FOR UPDATE SKIP LOCKED
+"""
+
 COMPLETE = """\
 -- webhooks.complete
 SELECT n.id, CASE WHEN p.active THEN coalesce(p.max_retry_limit, %(limit)s) ELSE 0 END,
@@ -57,10 +65,23 @@ LEFT JOIN LATERAL (
 """
 
 
+# Subscriptions are few beside deliveries.
+MEASURE = """\
+-- webhooks.measure
+SELECT (SELECT count(*) FROM webhooks.dead_letters WHERE requeued_as IS NULL AND discarded_at IS NULL),
+       (SELECT count(*) FROM webhooks.subscriptions WHERE paused AND active),
+       (SELECT count(*) FROM webhooks.subscriptions WHERE NOT active),
+       coalesce((SELECT greatest(0, extract(epoch FROM clock_timestamp() - e.created_at))::float8
+                 FROM webhooks.events e WHERE e.id = (SELECT min(event_id) FROM webhooks.unrouted)), 0)
+"""
+NUMBERS = ("dead_letters", "subscriptions_paused", "subscriptions_disabled", "unrouted_seconds")
+"""The names of the numbers of `MEASURE`, in `ferryman_chore_measured`."""
+
+
 def webhooks(settings: Any) -> list[Saga[WebhookDelivery] | Chore]:
-    """Return the saga of deliveries, and the chore that routes events."""
+    """Return the saga of deliveries, and the chores that route events and make first jobs."""
     given: WebhooksSettings = settings.section(WebhooksSettings)
-    return [deliveries(given), routing(given)]
+    return [deliveries(given), routing(given), beginning(given)]
 
 
 def deliveries(given: WebhooksSettings) -> Saga[WebhookDelivery]:
@@ -97,6 +118,33 @@ def routing(given: WebhooksSettings) -> Chore:
                 return False
             made += 1 + routed
         return True
+
+    @chore.measured
+    def numbers(db: Connection) -> dict[str, float]:
+        row = db.execute(MEASURE).fetchone() or (0, 0, 0, 0)
+        return dict(zip(NUMBERS, map(float, row), strict=True))
+
+    return chore
+
+
+def beginning(given: WebhooksSettings) -> Chore:
+    """Return the chore that makes first jobs.
+
+    The loop of timeouts does that too, and waits until everybody has listened: a delivery that has asked for nothing
+    yet need not wait for that.
+    """
+    chore, engine = Chore("webhooks-beginning", every_seconds=given.poll_seconds), deliveries(given).engine
+
+    @chore.work
+    def begin(db: Connection) -> bool:
+        """Make some first jobs. Return True if there may be more."""
+        pending = [saga for (saga,) in db.execute(PENDING, {"most": FIRST_JOBS}).fetchall()]
+        try:
+            with db.transaction():
+                engine.act(db, pending, engine.saga.on_due)
+        except psycopg.IntegrityError:  # of one of them: that loop takes them one by one
+            return False
+        return len(pending) == FIRST_JOBS
 
     return chore
 

@@ -4,12 +4,14 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+import psycopg
 import pytest
 
 from ferryman import use_schemas
+from ferryman.runtime.settings import Settings
 from ferryman.schemas import active
-from ferryman.services.webhooks.orchestrator import COMPLETE, ROUTE
-from support.webhooking import Database, DeliveryDesk, subscribe
+from ferryman.services.webhooks.orchestrator import COMPLETE, MEASURE, PENDING, ROUTE, beginning
+from support.webhooking import Database, DeliveryDesk, publish, subscribe
 
 LARGE = """
 INSERT INTO webhooks.events (type, payload) SELECT 't', '' FROM generate_series(1, 1000);
@@ -19,6 +21,8 @@ INSERT INTO webhooks.webhook_delivery_sagas (event_id, subscription_id, next_att
 SELECT e.id, s.id, now() + interval '1 h' FROM webhooks.events e, webhooks.subscriptions s WHERE s.id > 1;
 INSERT INTO webhooks.webhook_delivery_jobs (saga_id, event_id, subscription_id, attempt)
 SELECT id, event_id, subscription_id, 1 FROM webhooks.webhook_delivery_sagas;
+INSERT INTO webhooks.dead_letters (saga_id, event_id, subscription_id, attempts, error_code, requeued_as)
+SELECT id, event_id, subscription_id, 1, 'GONE', id FROM webhooks.webhook_delivery_sagas;
 UPDATE webhooks.webhook_delivery_sagas SET status = 'InProgress' WHERE id % 2 = 0;
 UPDATE webhooks.webhook_delivery_sagas SET status = 'Completed', next_attempt_at = NULL WHERE id % 4 = 0;
 VACUUM ANALYZE
@@ -56,5 +60,45 @@ def test_rule_10_1_transitions_and_queries_by_time_scan_no_table(desk: DeliveryD
         "route": plan(db, ROUTE.replace("%", "%%"), {}),
         "complete": plan(db, COMPLETE, limits),
     }
-    for name, said in (timed | others).items():
+    others["pending"] = plan(db, PENDING, {"most": 500})
+    measured = plan(db, MEASURE, {})
+    assert "dead_letters_waiting" in measured, measured
+    for name, said in (timed | others | {"measure": measured}).items():
         assert not re.search(r"Seq Scan on (webhook_|events)", said), (name, said)
+
+
+def test_a_delivery_is_of_an_event_and_the_event_stays(desk: DeliveryDesk) -> None:
+    """Triggers do what a foreign key would: one that looks at each row takes most of the time of routing."""
+    saga = desk.routed()
+    with pytest.raises(psycopg.errors.ForeignKeyViolation, match="event that does not exist"):
+        desk.db.execute(
+            "INSERT INTO webhooks.webhook_delivery_sagas (event_id, subscription_id, next_attempt_at) "
+            "SELECT n, 1, now() FROM generate_series(2, 3) n"
+        )
+    with pytest.raises(psycopg.errors.ForeignKeyViolation, match="the event 1 has deliveries"):
+        desk.db.execute("DELETE FROM webhooks.events")
+    desk.apply(desk.end(saga))
+    desk.db.execute("SELECT webhooks.archive(now() + '1 s', 'ada', 'tidying')")
+    assert desk.db.execute("DELETE FROM webhooks.events").rowcount == 1
+    assert publish(desk.db) == 2
+
+
+def test_rule_7_2_first_jobs_are_made_at_once_though_time_stands_still(desk: DeliveryDesk) -> None:
+    """In portions; and one that cannot be moved stops no other."""
+    db, chore = desk.db, beginning(desk.settings)
+    for _ in range(3):
+        subscribe(db, "https://a.example")
+    publish(db)
+    desk.route()
+    db.execute(
+        "INSERT INTO ferryman.saga_clock (machine, heard_at) VALUES ('webhook_delivery', now() - interval '1 h')"
+    )
+    assert desk.due(hastened=False) == 0
+    job = "INSERT INTO webhooks.webhook_delivery_jobs (saga_id, attempt, event_id, subscription_id) VALUES (1, 1, 1, 1)"
+    db.execute(job)
+    assert chore.run_once(db, Settings()) is False
+    assert desk.stands(2) == ("Pending", 0, None)
+    db.execute("UPDATE webhooks.webhook_delivery_sagas SET next_attempt_at = now() + interval '1 min' WHERE id = 1")
+    assert chore.run_once(db, Settings()) is False
+    assert [desk.stands(each)[0] for each in (1, 2, 3)] == ["Pending", "InProgress", "InProgress"]
+    assert desk.jobs(2) == [(1, "Pending")]
