@@ -25,7 +25,7 @@ def operation(kind: str = "DEDUCT", amount: int = -500, reason: str | None = Non
 
 
 def receipt(kind: str, *, reported: bool = False, status: str = "HANDLED") -> InboxReceipt:
-    reports = json.dumps([["wallet.results", "", "wallet.succeeded", "", None, str(ONE)]]) if reported else None
+    reports = json.dumps([["wallet.results", "", "wallet.succeeded", "", None, str(ONE), ""]]) if reported else None
     return InboxReceipt(ONE, status, "DONE", None, None, NOW, f"wallet.{kind.lower()}", reports=reports)
 
 

@@ -78,7 +78,7 @@ ASKED = Witness([entry(DEDUCT, "wallet.deduct", 1)], processes=1)
 IDLE = Witness(processes=1)
 RESULT = result_of(DEDUCT)
 EVERYBODY = frozenset({"payments", "wallet"})
-REPORTS = json.dumps([["wallet.results", str(ID), "wallet.succeeded", "", None, str(RESULT)]])
+REPORTS = json.dumps([["wallet.results", str(ID), "wallet.succeeded", "", None, str(RESULT), ""]])
 DECIDED = Witness(
     [entry(RESULT, "wallet.succeeded", 21)], [receipt(DEDUCT, "wallet.deduct", 22, reports=REPORTS)], processes=1
 )
