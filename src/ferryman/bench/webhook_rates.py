@@ -72,11 +72,11 @@ WITH made AS (
     INSERT INTO {table} (event_id, subscription_id, next_attempt_at)
     SELECT e.id, s.id, now() + interval '1 h' FROM webhooks.events e CROSS JOIN webhooks.subscriptions s
     WHERE e.id BETWEEN %(first)s AND %(last)s RETURNING id, event_id, subscription_id
-) {then}
+){jobs} SELECT count(*) FROM made
 """
 _WITH_JOBS = """\
-INSERT INTO webhooks.webhook_delivery_jobs (saga_id, event_id, subscription_id, attempt, status)
-SELECT id, event_id, subscription_id, 1, CASE id %% 2 WHEN 0 THEN 'Completed' ELSE 'Failed' END FROM made"""
+, jobs AS (INSERT INTO webhooks.webhook_delivery_jobs (saga_id, event_id, subscription_id, attempt, status)
+SELECT id, event_id, subscription_id, 1, CASE id %% 2 WHEN 0 THEN 'Completed' ELSE 'Failed' END FROM made)"""
 _BEGIN = "-- bench.begin_deliveries\nUPDATE {table} SET status = 'InProgress' WHERE status = 'Pending'"
 _ANSWERED = """\
 -- bench.answered_jobs
@@ -89,7 +89,7 @@ UPDATE bench.deliveries s SET status = n.status::webhooks.delivery_status, attem
     next_attempt_at = clock_timestamp() + make_interval(secs => n.waits), updated_at = clock_timestamp()
 FROM unnest(%s::bigint[], %s::text[], %s::text[], %s::float8[]) n (id, status, code, waits) WHERE s.id = n.id
 """
-_WAIT = _MADE.format(table="webhooks.webhook_delivery_sagas", then="SELECT count(*) FROM made")
+_WAIT = _MADE.format(table="webhooks.webhook_delivery_sagas", jobs="")
 _MAKE_DUE = """\
 -- bench.due_deliveries
 WITH e AS (INSERT INTO webhooks.events (type, payload) VALUES ('due', '') RETURNING id)
@@ -128,7 +128,7 @@ SELECT NOT EXISTS (SELECT FROM webhooks.webhook_delivery_sagas WHERE status = 'I
 
 
 class BareResult(NamedTuple):
-    """What the bare loop writes of a result: made before the clock starts."""
+    """The values that the bare loop writes of a result, made before the clock starts."""
 
     id: int
     status: str
@@ -189,8 +189,8 @@ def apply_rate(bench: Bench) -> Iterator[Figure]:
         events = bench.scale.rounds * 3 * max(2, bench.scale.commands // 10 // BATCH) + 10
         _subscribed(db, "http://a.example/", BATCH)
         db.execute(_EVENTS, {"type": "t", "many": events})
-        for table, then in (("webhooks.webhook_delivery_sagas", _WITH_JOBS), ("bench.deliveries", "SELECT 1")):
-            db.execute(_MADE.format(table=table, then=then), {"first": 1, "last": events})
+        for table, jobs in (("webhooks.webhook_delivery_sagas", _WITH_JOBS), ("bench.deliveries", "")):
+            db.execute(_MADE.format(table=table, jobs=jobs), {"first": 1, "last": events})
             db.execute(_BEGIN.format(table=table).encode())
         results = _batches([_result(*row) for row in db.execute(_ANSWERED).fetchall()])
         from_memory = _batches([_bare(*row) for row in db.execute(_BARE_IDS).fetchall()])

@@ -10,7 +10,7 @@ from typing import Any
 
 import psycopg
 
-from ferryman.demo.stage import Stage, until
+from ferryman.demo.stage import DemoStage, until
 from ferryman.migrations.chains import ENGINE
 from ferryman.services.memos.memos import MemoInput, create_memo
 from ferryman.testing import places, postgres, stack
@@ -65,7 +65,7 @@ def run(reach: Reach, inherited: Mapping[str, str], tell: Callable[[str], None])
         ready_seconds = time.monotonic() - began
         tell(f"{climb}\nPostgreSQL is ready after {ready_seconds:.1f} s\n")
         with MailServer() as mails, psycopg.connect(url, autocommit=True) as db:
-            acts = Stage(
+            acts = DemoStage(
                 folder, inherited, DATABASE_URL=url, EMAIL__PROVIDER="smtp", EMAIL__SENDER="memos@example.com",
                 EMAIL__SMTP__HOST="127.0.0.1", EMAIL__SMTP__PORT=str(mails.port), EMAIL__SMTP__TLS="none",
                 EMAIL__SMTP__CONNECTIONS="2",
@@ -83,7 +83,7 @@ def run(reach: Reach, inherited: Mapping[str, str], tell: Callable[[str], None])
         places.discard(folder)
 
 
-def _play(db: "psycopg.Connection[Any]", mails: MailServer, acts: Stage, tell: Callable[[str], None]) -> int:
+def _play(db: "psycopg.Connection[Any]", mails: MailServer, acts: DemoStage, tell: Callable[[str], None]) -> int:
     """Play the three acts. Return how many mails were held."""
     with db.transaction():
         for n in range(MEMOS):

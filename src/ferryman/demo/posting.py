@@ -5,6 +5,7 @@ The receiver judges: it counts the requests that it accepted, by event and endpo
 
 import json
 import os
+import shlex
 import signal
 import threading
 import time
@@ -15,7 +16,7 @@ from typing import Any
 
 import psycopg
 
-from ferryman.demo.stage import Stage, until
+from ferryman.demo.stage import DemoStage, until
 from ferryman.migrations.chains import ENGINE
 from ferryman.schemas import OURS
 from ferryman.schemas.catalogue import load
@@ -53,7 +54,7 @@ _STATUSES = """\
 SELECT status::text, count(*) FROM webhooks.webhook_delivery_sagas GROUP BY status
 """
 _DEAD = "-- demo.dead\nSELECT saga_id FROM webhooks.dead_letters ORDER BY id"
-_REQUEUE = "-- demo.requeue\nSELECT count(*) FROM webhooks.requeue(%s, 'demo', 'the endpoint is up again')"
+_REQUEUED = "-- demo.requeued\nSELECT count(*) FROM webhooks.dead_letters WHERE requeued_as IS NOT NULL"
 # The lease of a killed worker ends by itself after a minute.
 _EXPIRE = """\
 -- demo.expire
@@ -97,7 +98,7 @@ class PostingOutcome:
         return {"verdict": "ok" if self.good else "wrong", **asdict(self)}
 
 
-class Judge:
+class ReceiverJudge:
     """The receiver's answers, and its count of what it accepted."""
 
     def __init__(self) -> None:
@@ -148,11 +149,11 @@ def run(reach: Reach, inherited: Mapping[str, str], tell: Tell) -> PostingOutcom
             ready_seconds = time.monotonic() - began
             climbs = tuple(map(str, parts.climbs))
             tell("\n".join([*climbs, f"PostgreSQL and Kafka are ready after {ready_seconds:.1f} s\n"]))
-            acts = Stage(
+            acts = DemoStage(
                 folder, inherited, KAFKA__BOOTSTRAP_SERVERS=parts.kafka.url, KAFKA__SESSION_TIMEOUT_MS="1500",
                 KAFKA__HEARTBEAT_INTERVAL_MS="300", HTTP__ALLOW='["127.0.0.0/8"]', WEBHOOKS__BASE_SECONDS="0.3",
             )  # fmt: skip
-            judge = Judge()
+            judge = ReceiverJudge()
             with Receiver(judge.answer) as receiver, psycopg.connect(parts.database_url, autocommit=True) as db:
                 play = _Play(db, logins, acts, judge, tell)
                 try:
@@ -176,7 +177,9 @@ def run(reach: Reach, inherited: Mapping[str, str], tell: Tell) -> PostingOutcom
 class _Play:
     """The processes and persons of the demo, each with a login and a role of its own."""
 
-    def __init__(self, db: Connection, logins: Mapping[str, str], acts: Stage, judge: Judge, tell: Tell) -> None:
+    def __init__(
+        self, db: Connection, logins: Mapping[str, str], acts: DemoStage, judge: ReceiverJudge, tell: Tell
+    ) -> None:
         self._db, self._logins, self._acts, self._judge, self._tell = db, logins, acts, judge, tell
         self._processes = {
             name: self._process(name, "run", name) for name in ("relay", "webhooks", "webhook-worker")
@@ -211,10 +214,11 @@ class _Play:
         told = self._acts.output("trace", f"delivery:{dead[0]}", DATABASE_URL=self._logins["monitor"])
         self._tell(f"\n$ ferryman trace delivery:{dead[0]}\n{told}\n")
         self._judge.mended = True
-        with psycopg.connect(self._logins["operator"], autocommit=True) as operator:
-            [(requeued,)] = operator.execute(_REQUEUE, (dead,)).fetchall()
-        self._tell(f"the third endpoint is mended, and {requeued} dead letters are requeued")
+        asked = "dead-letters", "requeue", "--code", "SERVER_FAILED", "--yes", "--reason", "it is up again"
+        said = self._acts.output(*asked, DATABASE_URL=self._logins["operator"])
+        self._tell(f"the third endpoint is mended\n\n$ ferryman {shlex.join(asked)}\n{said}\n")
         self._await(Completed=3 * EVENTS, DeadLettered=EVENTS)
+        [(requeued,)] = self._db.execute(_REQUEUED).fetchall()
         return requeued, len(dead)
 
     def _record(self) -> None:

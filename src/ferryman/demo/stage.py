@@ -10,7 +10,7 @@ from ferryman.testing.process import FERRYMAN, Process
 SECONDS = 30.0
 
 
-class Stage:
+class DemoStage:
     """The settings of a demo, and the folder of its logs. A file of the user's own may name other servers: it is not
     read, and neither are our variables.
     """

@@ -99,7 +99,7 @@ class WebhookTrial:
         print(name, kill_at)
         self.webhooks.kill(name)
         self.webhooks.start(name, kill_at=kill_at)
-        time.sleep(2)
+        time.sleep(2 * self.dice.random())
         self.webhooks.kill(name)
         self.webhooks.start(name)
 
@@ -125,11 +125,10 @@ class WebhookTrial:
         self.well = True
         for name in PROCESSES:
             self.webhooks.kill(name)
+        self.webhooks.expire()
         self.webhooks.start(*PROCESSES)
 
         def over() -> bool:
-            self.webhooks.expire()
-            time.sleep(0.5)
             states: Counter[str] = sum((self.webhooks.states(each) for each in self.subscriptions), Counter())
             return states.total() == len(self.events) * ENDPOINTS and not states.keys() - {"Completed", "DeadLettered"}
 

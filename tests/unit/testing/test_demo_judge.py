@@ -3,7 +3,7 @@
 import json
 from dataclasses import replace
 
-from ferryman.demo.posting import ENDPOINTS, EVENTS, Judge, PostingOutcome
+from ferryman.demo.posting import ENDPOINTS, EVENTS, PostingOutcome, ReceiverJudge
 from ferryman.testing.receiver import ReceivedRequest
 
 
@@ -12,9 +12,9 @@ def request(endpoint: str, order: int, identity: str = "") -> ReceivedRequest:
     return ReceivedRequest("POST", f"/{endpoint}", headers, json.dumps({"order": order}).encode())
 
 
-def judged(*, but: tuple[str, int] | None = None) -> Judge:
+def judged(*, but: tuple[str, int] | None = None) -> ReceiverJudge:
     """Return a judge that every endpoint's events reached as they should, but one."""
-    judge = Judge()
+    judge = ReceiverJudge()
     for endpoint in ENDPOINTS:
         for order in range(EVENTS):
             for _ in range(0 if (endpoint, order) == but else 3):
@@ -25,13 +25,13 @@ def judged(*, but: tuple[str, int] | None = None) -> Judge:
     return judge
 
 
-def outcome(judge: Judge) -> PostingOutcome:
+def outcome(judge: ReceiverJudge) -> PostingOutcome:
     ended = {"Completed": 3 * EVENTS, "DeadLettered": EVENTS}
     return PostingOutcome(("here",), 1.0, EVENTS, ended, EVENTS, EVENTS, {}, **judge.count())
 
 
 def test_endpoints_answer_as_the_demo_says() -> None:
-    judge = Judge()
+    judge = ReceiverJudge()
     statuses = {name: [judge.answer(request(name, 1)).status for _ in range(3)] for name in ENDPOINTS}
     assert statuses == {"well": [204] * 3, "heals": [503, 503, 204], "dies": [503] * 3}
     judge.mended = True
