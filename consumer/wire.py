@@ -188,11 +188,9 @@ def kept_reports(reports: Sequence[Stored]) -> str | None:
 
 
 def restored_reports(kept: str | None) -> list[Stored]:
-    """Return the reports of a receipt, to be reported again. An idempotency key would swallow them: it is left out.
-    Nor does the view that evidence reads show payloads.
-    """
+    """Return the reports of a receipt, to be reported again. An idempotency key would swallow them: it is left out."""
     return [
-        Stored(topic, key, kind, base64.b64decode(payload or ""), texts, UUID(identity), None, content_type)
+        Stored(topic, key, kind, base64.b64decode(payload), texts, UUID(identity), None, content_type)
         for topic, key, kind, payload, texts, identity, content_type in json.loads(kept or "[]")
     ]
 
