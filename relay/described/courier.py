@@ -35,7 +35,8 @@ GROUP BY 1, 2 HAVING count(*) = 1
 class Ended:
     """A row that has ended: it was delivered, or it is given up, for the reason that `code` and `error` say.
 
-    `seconds` is the duration of its last send. `after_seconds` is the wait that its destination asked for.
+    `seconds` is the duration of its last send. `after_seconds` is the wait that its destination asked for. `permanent`
+    is True if it was refused for good: then no attempt can have arrived, and another one would fail alike.
     """
 
     row: Claimed
@@ -46,6 +47,7 @@ class Ended:
     http_status: int | None = None
     after_seconds: float | None = None
     seconds: float = 0.0
+    permanent: bool = False
 
 
 class Courier:
@@ -184,4 +186,5 @@ def _ended(settling: Settling) -> Ended:
     reference = outcome.reference if isinstance(outcome, Delivered) else None
     code = None if outcome is None or isinstance(outcome, Delivered) else outcome.code
     status, after = (getattr(outcome, name, None) for name in ("http_status", "after_seconds"))
-    return Ended(settling.row, delivered, code, settling.error, reference, status, after, settling.seconds)
+    permanent = isinstance(outcome, Rejected) and not settling.is_held
+    return Ended(settling.row, delivered, code, settling.error, reference, status, after, settling.seconds, permanent)

@@ -94,6 +94,11 @@ class Settling(NamedTuple):
         """True if the attempt counts; else it is taken back."""
         return self.end in (RowEnd.FAILED, RowEnd.GIVEN_UP)
 
+    @property
+    def is_held(self) -> bool:
+        """True if the row may have been sent, and waits for a person."""
+        return (self.error or "").startswith(IN_DOUBT_BEGINS)
+
 
 def settling(
     outbox: Outbox, row: Claimed, outcome: Outcome | None, content: str | None = None, seconds: float = 0.0,

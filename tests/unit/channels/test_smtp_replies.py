@@ -62,7 +62,7 @@ def test_reply_means(reply: str, stages: list[Stage], expected: tuple[type[Outco
 @pytest.mark.parametrize("code", [250, 251, 200])
 def test_every_2xx_after_the_text_is_delivered(code: int) -> None:
     found = reply_outcome(Stage.BODY, code, "2.0.0 Ok: queued as 4F for ann@example.com", LETTER)
-    assert found == Delivered(excerpt=f"{code} 2.0.0 Ok: queued as 4F for ***")
+    assert found == Delivered("<k@example.com>", f"{code} 2.0.0 Ok: queued as 4F for ***")
 
 
 def test_refused_login_names_the_settings() -> None:

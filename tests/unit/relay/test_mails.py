@@ -2,14 +2,18 @@
 
 import json
 import math
+from collections.abc import Sequence
 from typing import Any, cast
 
 import pytest
 
+from ferryman import Courier, Ended
 from ferryman.channels.model import Doubt, Mail
-from ferryman.channels.outcome import Rejected
+from ferryman.channels.outcome import Code, Delivered, Held, Outcome, Rejected, Retry
+from ferryman.relay.described.couriers import outbox_of
+from ferryman.relay.described.hooks import Hooks
 from ferryman.relay.described.mails import key_of, mails, with_doubts
-from ferryman.relay.described.rows import Claimed
+from ferryman.relay.described.rows import Claimed, settling
 from ferryman.runtime.postgres import Connection
 from unit.relay.test_described_outbox import AT
 
@@ -71,3 +75,32 @@ def test_text_of_a_mail_goes_before_its_body(payload: dict[str, str], text: str)
 def test_payload_that_is_no_mail_is_rejected(content: bytes) -> None:
     [item] = mails(NOWHERE, [row(content)])
     assert isinstance(item, Rejected)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "doubt_seconds", "permanent"),
+    [
+        (Rejected("no such mailbox", Code.RECIPIENT_REFUSED), None, True),
+        (Rejected("no such mailbox", Code.RECIPIENT_REFUSED), 90.0, False),
+        (Held("nobody can tell", Code.NOT_LOOKED_UP), 90.0, False),
+        (Retry("later", Code.ANSWER_RETRY), None, False),
+        (Delivered("m-1"), None, False),
+    ],
+)
+def test_courier_is_told_which_failure_is_permanent(
+    outcome: Outcome, doubt_seconds: float | None, permanent: bool
+) -> None:
+    """What may have arrived, and what failed too often, is not refused for good."""
+    words = {"pending": ["NEW"], "claimed": "SENDING", "done": "SENT", "dead": "DEAD"}
+    described = {"table": "shop.mails", "channel": "email", "words": words, "retry": {"limit": 1}}
+    own, told = Courier("mails", outbox=described), list[Ended]()
+
+    @own.settled
+    def note(_: object, ended: Sequence[Ended]) -> None:
+        told.extend(ended)
+
+    outbox = outbox_of(own)
+    hooks = own.hooks(Hooks(), "mails", outbox)
+    assert hooks.settled is not None
+    hooks.settled(NOWHERE, [settling(outbox, row(doubt_seconds=doubt_seconds), outcome)._replace(outcome=outcome)])
+    assert [each.permanent for each in told] == [permanent]

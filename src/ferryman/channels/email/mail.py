@@ -51,11 +51,15 @@ class Letter:
         """True if making its MIME takes so long that other sends would wait for it."""
         return len(self.text) + len(self.html or "") > _LARGE_BYTES
 
+    @property
+    def message_id(self) -> str:
+        """The header Message-ID of each attempt."""
+        return f"<{self.key}@{self.sender.domain}>"
+
     def mime(self, at: datetime) -> bytes:
         """Return the message of an attempt at this time. But for its Date, each attempt has the same bytes."""
-        message_id = f"<{self.key}@{self.sender.domain}>"
         return message(
-            sender=str(self.sender), to=self.to.addr_spec, subject=self.subject, at=at, message_id=message_id,
+            sender=str(self.sender), to=self.to.addr_spec, subject=self.subject, at=at, message_id=self.message_id,
             text=self.text, html=self.html, boundary=f"={self.key[:60]}=",
         )  # fmt: skip
 

@@ -31,7 +31,7 @@ def reply_outcome(stage: Stage, code: int, words: str, letter: Letter) -> Outcom
     """Return what a reply to MAIL, RCPT, DATA or the final dot means."""
     error = f"the mail server answered {_ASKED[stage]} with {code} {letter.told(words)}".rstrip()
     if code // 100 == 2 and stage is Stage.BODY:
-        return Delivered(excerpt=letter.told(f"{code} {words}"))
+        return Delivered(letter.message_id, letter.told(f"{code} {words}"))
     if code // 100 == 4:
         return _later(error, code, words)
     if code // 100 == 5:
