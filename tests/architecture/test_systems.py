@@ -59,14 +59,16 @@ def test_migrations_catalogue_docs_and_up_know_it() -> None:
 
 def test_without_a_path_and_without_names_there_is_no_catalogue() -> None:
     settings = wiring.load_settings({}).settings
-    with pytest.raises(Misconfigured, match=r"--for: payments, wallet, webhooks, or all") as refused:
+    with pytest.raises(Misconfigured, match=r"--for: notifier, payments, wallet, webhooks, or all") as refused:
         wiring.catalogue(settings)
     assert refused.value.setting == "schemas.path"
     assert wiring.catalogue(settings, ["all"]).topics
 
 
 def test_an_unknown_system_is_refused_with_those_that_exist() -> None:
-    with pytest.raises(Misconfigured, match=r"no system is called paymets.*payments, runner, wallet, webhooks, or all"):
+    with pytest.raises(
+        Misconfigured, match=r"no system is called paymets.*notifier, payments, runner, wallet, webhooks, or all"
+    ):
         wiring.catalogue(wiring.load_settings({}).settings, ["paymets"])
 
 
