@@ -23,19 +23,21 @@ from ferryman.saga.asking import ENGINES_FIELDS, VISIT, answers_earlier_visit, c
 from ferryman.saga.columns import without_none
 from ferryman.saga.machine import Columns, KeyType, Machine, State
 from ferryman.saga.results import ResultSource, ResultSources
-from ferryman.saga.rule import Rule, RuleT, misfit
+from ferryman.saga.rule import TIMEOUT, Rule, RuleT, misfit, ways
 
 if TYPE_CHECKING:
     from ferryman.saga.engine import SagaEngine, Started
 
 Late: TypeAlias = Callable[[Any, Received], Sequence[Message]]
 Complete: TypeAlias = Callable[[Any, Sequence[Any]], Sequence[Any]]
+Note: TypeAlias = Callable[[Any, Sequence[Received]], object]
 MakeT = TypeVar("MakeT", bound=Callable[[Received], Any])
 LateT = TypeVar("LateT", bound=Late)
 CompleteT = TypeVar("CompleteT", bound=Complete)
+NoteT = TypeVar("NoteT", bound=Note)
 
-TIMED_OUT, TIMEOUT = "TIMED_OUT", "timeout"
-"""The reason of a saga that went `then`, and the event that drawings show for it."""
+TIMED_OUT = "TIMED_OUT"
+"""The reason of a saga that went `then`."""
 
 _KEY_TYPES: Mapping[Any, KeyType] = {UUID: "uuid", int: "bigint"}
 
@@ -85,6 +87,7 @@ class Saga(Generic[RowT]):
         self.late: Late = _nothing
         self.completed: tuple[str, ...] = ()
         self.fill: Complete | None = None
+        self.noted: Note | None = None
         self.commands, self._event, self._unknown = commands, event, unknown
         names = {"columns": columns or Columns(), "state_type": state_type, "archive": archive or f"archive_{name}"}
         self._table: dict[str, Any] = {**names, "due_by_state": due_by_state}
@@ -152,6 +155,15 @@ class Saga(Generic[RowT]):
         self.late = function
         return function
 
+    def note(self, function: NoteT) -> NoteT:
+        """Register the function that records a batch of results in tables of the service, before `complete` reads them.
+
+        So the rule of the first result of a saga knows them all: it decides, and the others change nothing.
+        """
+        self._takes(function, "db", "results")
+        self.noted = function
+        return function
+
     def complete(self, *fields: str) -> Callable[[CompleteT], CompleteT]:
         """Register the function that fills in these fields of rows, which stand in other tables: once for a batch."""
         if unknown := [each for each in fields if each not in self.row._field_defaults or each in ENGINES_FIELDS]:
@@ -172,15 +184,15 @@ class Saga(Generic[RowT]):
     @cached_property
     def machine(self) -> Machine:
         """The machine of its table: the ways that the rules, the timeouts and `to` name, in the order of the states."""
-        events = self._events()
+        events = ways(self.states, self._decided())
         if both := [each for state, each in self._rules if self._event is None and each in self._starts]:
             raise self._wrong(f"{both[0]} starts it, and a rule waits for it", "use two types of messages")
-        ways = {name: tuple(to for to in self.states if (name, to) in events) for name in self.states}
+        leads = {name: tuple(to for to in self.states if (name, to) in events) for name in self.states}
         for name, each in self.states.items():
-            if bool(ways[name]) is each.is_end:
+            if bool(leads[name]) is each.is_end:
                 what = "an End, and something leads out of it" if each.is_end else "no End, and nothing leads out of it"
                 raise self._wrong(f"{name} is {what}", "correct its rules, or declare it as the other")
-        states = {name: State(each.text, ways[name]) for name, each in self.states.items()}
+        states = {name: State(each.text, leads[name]) for name, each in self.states.items()}
         key, kinds = self.row._fields[0], self.types_of_fields
         own = {name: kinds[name][0] for name in self.fields[1:] if name not in ENGINES_FIELDS}
         machine = Machine(self.name, self.table, key, states, self.key_type, events=events, own=own, **self._table)
@@ -334,20 +346,6 @@ class Saga(Generic[RowT]):
             what = f"the rule for {event} in {state} names {unknown[0]}, which is not one of its states"
             raise self._wrong(what, f"the states are {', '.join(self.states)}")
         return Rule(event, _texts(to), reason)
-
-    def _events(self) -> dict[tuple[str, str], list[str]]:
-        """Return every way from a state to another, with the events that lead there."""
-        events: dict[tuple[str, str], list[str]] = {}
-        for state, rule in self._decided():
-            for to in rule.to:
-                if to != state:
-                    events.setdefault((state, to), []).append(rule.event)
-        for state, each in self.states.items():
-            if each.then:
-                events.setdefault((state, each.then), []).append(TIMEOUT)
-            for to in each.to:
-                events.setdefault((state, to), [])
-        return events
 
     def _decided(self) -> Iterator[tuple[str, Rule]]:
         """Yield every rule with its state, or raise if one does not say where it leads."""

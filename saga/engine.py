@@ -59,7 +59,10 @@ class SagaEngine(Generic[RowT]):
         begun = self._begin(db, results)
         rest = [each for each in results if each.id not in begun] if begun else results
         keys = [self.saga.key_of(each) for each in rest]
-        work = self._work(db, self.store.lock(db, set(keys)))
+        rows = self.store.lock(db, set(keys))
+        if self.saga.noted is not None and (believed := [each for each in rest if self.saga.results.believes(each)]):
+            self.saga.noted(db, believed)
+        work = self._work(db, rows)
         applied = [*map(work.apply, keys, rest)]
         self._write(db, work)
         left = iter(applied)
@@ -173,6 +176,8 @@ class _Work(Generic[RowT]):
             return self._stray(key, result, "UNKNOWN")
         if not self.saga.results.believes(result) or (self.saga.fits and not self.saga.fits(saga.row, result)):
             return self._stray(key, result, "FORGED")
+        if self.saga.noted is not None and saga.moves:  # by a rule that knew of this result too
+            return Applied([])
         if not (answer := self.saga.on_result(saga.row, result)):
             self.messages += only_messages(tuple(self.saga.late(saga.row, result)))
             return self._stray(key, result, "LATE")

@@ -1,13 +1,17 @@
 """The rules of a saga: what becomes of it at an event, by where it leads or by a function that decides."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from inspect import iscoroutinefunction, signature
 from typing import Any, TypeVar
 
 from ferryman.saga.answers import KEEP, Answer, Go, Unsaid
+from ferryman.saga.machine import State
 
 RuleT = TypeVar("RuleT", bound=Callable[..., Answer])
+
+TIMEOUT = "timeout"
+"""The event that drawings show for a saga that goes `then`."""
 
 
 @dataclass(slots=True)
@@ -39,6 +43,21 @@ class Rule:
                 f"the rule for {self.event} in {state} leads to {steps[0].state}, which its `to` does not name"
             )
         return steps if self.reason is KEEP else [each.because(self.reason) for each in steps]
+
+
+def ways(states: Mapping[str, State], rules: Iterable[tuple[str, Rule]]) -> dict[tuple[str, str], list[str]]:
+    """Return every way from a state to another, with the events that lead there."""
+    events: dict[tuple[str, str], list[str]] = {}
+    for state, rule in rules:
+        for to in rule.to:
+            if to != state:
+                events.setdefault((state, to), []).append(rule.event)
+    for state, each in states.items():
+        if each.then:
+            events.setdefault((state, each.then), []).append(TIMEOUT)
+        for to in each.to:
+            events.setdefault((state, to), [])
+    return events
 
 
 def misfit(function: Callable[..., Any], given: Sequence[str]) -> str | None:

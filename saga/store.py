@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
-from functools import partial
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import psycopg
@@ -78,7 +78,7 @@ SELECT extract(epoch FROM clock_timestamp() - ferryman.saga_unpublished_since(%(
 
 # Sagas of a batch mostly go the same way, so each way is sent once, and each saga names its own. A saga that keeps its
 # time keeps what it was given for silences: its row says when it was changed last. Only a batch that sets columns of
-# the service pays for them.
+# the service pays for them, and only a login that sets them needs the right.
 _MOVE = """\
 -- saga.move
 UPDATE {table} s
@@ -205,7 +205,7 @@ class SagaStore:
             "are_on_their_way": sql.SQL(_IN_STATES if machine.due_by_state else _DUE_SOME_TIME).format(**names),
         }
         self._names = {each: ours.get(each, each) for each in columns}
-        own = [name for each, name in self._names.items() if each not in ours and name != machine.key]
+        self._own = frozenset(each for each in columns if each not in ours and each != machine.key)
         names |= {
             "names": _listed(self._names.values()),
             "set": sql.SQL(""),
@@ -216,10 +216,13 @@ class SagaStore:
         self._due, self._next_due, self._postpone = compiled(_DUE), compiled(_NEXT_DUE), compiled(_POSTPONE)
         self._count, self._overdue = compiled(_COUNT), compiled(_OVERDUE)
         self._insert, self._find, self._hasten = compiled(_INSERT), compiled(_FIND), compiled(_HASTEN)
-        names |= {"own": _listed(own), "theirs": _listed(own, "p"), "values": sql.SQL(", %(sets)s::jsonb[]"),
-                  "given": sql.SQL(", given")}  # fmt: skip
-        names["set"] = sql.SQL(_SET).format(**names)
-        self._move_and_set = compiled(_MOVE)
+        names |= {"values": sql.SQL(", %(sets)s::jsonb[]"), "given": sql.SQL(", given")}
+
+        def setting(columns: tuple[str, ...]) -> str:
+            names["set"] = sql.SQL(_SET).format(own=_listed(columns), theirs=_listed(columns, "p"))
+            return compiled(_MOVE)
+
+        self._move_and_set = cache(setting)
 
     def insert(self, db: Connection, rows: Sequence[Sequence[Any]], seconds: float | None) -> set[Key]:
         """Insert these sagas, due after so many seconds. Return the keys of those that are new."""
@@ -281,9 +284,10 @@ class SagaStore:
         given = {"keys": self._column(each.key for each in moved), "ways": ways, "before": before, "states": states,
                  "attempts": attempts, "reasons": reasons, "dues": [_KEPT if due is KEEP else due for due in dues],
                  "terminals": self._terminals, "machine": self._machine}  # fmt: skip
-        if not any(each.set for each in moved):
+        if not (columns := tuple(sorted({name for each in moved for name in each.set if name in self._own}))):
             return db.execute(self._move, given).rowcount
-        return db.execute(self._move_and_set, {**given, "sets": [_as_json(each.set) for each in moved]}).rowcount
+        sets = [_as_json(each.set) for each in moved]
+        return db.execute(self._move_and_set(columns), {**given, "sets": sets}).rowcount
 
     def count(self, db: Connection) -> dict[tuple[str, bool], int]:
         """Count the sagas that are not over, by state and by whether they wait for a person."""

@@ -11,6 +11,7 @@ import pytest
 from ferryman import Go, Misconfigured, Received, Row, Saga
 from ferryman.saga.ddl import table
 from ferryman.saga.guards import check
+from ferryman.testing import stack
 from support.orders import Order, answer, declared, wider
 
 Database = psycopg.Connection[tuple[Any, ...]]
@@ -178,6 +179,35 @@ def test_completing_changes_no_column_and_needs_no_order(db: Database) -> None:
     results = [answer("stock.reserved", each.id, topic="stock.results") for each in (first, second)]
     assert apply(db, limited(fill), *results) == ["Applied", "Applied"]
     assert one(db, "SELECT count(*) FROM shop.orders WHERE state = 'CHARGING'") == 2
+
+
+def test_results_are_noted_before_their_sagas_are_completed(db: Database) -> None:
+    """The rule of the first one knows all that are believed; the others change nothing, and are no strays."""
+    order, noted = started(db), list[str]()
+    saga = limited(lambda _db, rows: [each._replace(limit=len(noted)) for each in rows])
+    saga.on("RESERVING", "stock.counted", to=("CHARGING",))(
+        lambda row, _: Go("CHARGING" if row.limit == 2 else "RESERVING")
+    )
+    saga.note(lambda _db, results: noted.extend(each.type for each in results))
+    two = [answer("stock.counted", order.id, topic="stock.results") for _ in range(2)]
+    forged = answer("stock.counted", order.id, topic="elsewhere")
+    assert apply(db, saga, *two, forged) == ["Applied", "Applied", "Refused"]
+    assert noted == ["stock.counted"] * 2
+    assert one(db, "SELECT state FROM shop.orders") == "CHARGING"
+    assert one(db, "SELECT string_agg(why, ',') FROM ferryman.saga_stray") == "FORGED"
+
+
+def test_a_step_needs_no_right_on_a_column_that_it_does_not_set(db: Database, ferryman_database_url: str) -> None:
+    order = started(db)
+    with psycopg.connect(stack.login(ferryman_database_url, f"test_{uuid4().hex[:8]}", "ferryman_consumer")) as login:
+        db.execute("GRANT USAGE ON SCHEMA shop TO ferryman_consumer")
+        db.execute("GRANT SELECT, UPDATE (state, attempt, reason, due_at, changed_at, reservation) ON shop.orders "
+                   "TO ferryman_consumer")  # fmt: skip
+        declared().engine.act(login, [order.id], lambda _: Go("CHARGING", set={"reservation": "r-1"}))
+        login.commit()
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            declared().engine.act(login, [order.id], lambda _: Go("CHARGING", set={"sku": "pen"}))
+    assert one(db, "SELECT reservation FROM shop.orders") == "r-1"
 
 
 # --- tables
