@@ -90,7 +90,7 @@ def test_payload_that_is_no_mail_is_rejected(content: bytes) -> None:
 def test_courier_is_told_which_failure_is_permanent(
     outcome: Outcome, doubt_seconds: float | None, permanent: bool
 ) -> None:
-    """What may have arrived, and what failed too often, is not refused for good."""
+    """A mail that may have arrived, or that failed too often, is not refused for good."""
     words = {"pending": ["NEW"], "claimed": "SENDING", "done": "SENT", "dead": "DEAD"}
     described = {"table": "shop.mails", "channel": "email", "words": words, "retry": {"limit": 1}}
     own, told = Courier("mails", outbox=described), list[Ended]()
