@@ -10,11 +10,15 @@ CREATE ROLE ferryman_memos_worker NOLOGIN;
 CREATE ROLE ferryman_saga_orchestrator NOLOGIN;
 CREATE ROLE ferryman_webhook_worker NOLOGIN;
 CREATE ROLE ferryman_subscription_manager NOLOGIN;
+CREATE ROLE ferryman_reviews NOLOGIN;
+CREATE ROLE ferryman_notifier NOLOGIN;
 CREATE ROLE relay LOGIN PASSWORD :'password' IN ROLE ferryman_relay;
 CREATE ROLE dispatcher LOGIN PASSWORD :'password' IN ROLE ferryman_runner;
 CREATE ROLE mailer LOGIN PASSWORD :'password' IN ROLE ferryman_memos_worker;
 CREATE ROLE orchestrator LOGIN PASSWORD :'password' IN ROLE ferryman_saga_orchestrator;
 CREATE ROLE webhook_worker LOGIN PASSWORD :'password' IN ROLE ferryman_webhook_worker;
 CREATE ROLE endpoints LOGIN PASSWORD :'password' IN ROLE ferryman_subscription_manager;
+CREATE ROLE reviews LOGIN PASSWORD :'password' IN ROLE ferryman_reviews;
+CREATE ROLE notifier LOGIN PASSWORD :'password' IN ROLE ferryman_notifier;
 CREATE ROLE doctor LOGIN PASSWORD :'password' IN ROLE ferryman_monitor;
 SQL

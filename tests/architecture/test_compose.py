@@ -139,7 +139,7 @@ def services_that_cannot_have_replicas(compose: Compose) -> list[str]:
 
 def services_that_start_too_early(compose: Compose) -> list[str]:
     schema = ("migrate", "service_completed_successfully")
-    ways = {"dispatcher": [], "mailer": ["mailpit"], "webhook-worker": ["registry"]}
+    ways = {"dispatcher": [], "mailer": ["mailpit"], "webhook-worker": ["registry"], "notifier": ["kafka", "mailpit"]}
     return [
         name
         for name in serving(compose)
@@ -267,7 +267,10 @@ def test_every_compose_check_has_a_fault() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["dispatcher", "doctor", "mailer", "relay", "webhook-endpoints", "webhook-worker", "webhooks"]
+    "name",
+    [
+        "dispatcher", "doctor", "mailer", "notifier", "relay", "reviews", "webhook-endpoints", "webhook-worker", "webhooks",
+    ],
 )
 def test_our_services_know_the_addresses_of_the_servers(name: str) -> None:
     settings = settings_of(COMPOSE, name)

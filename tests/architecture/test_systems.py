@@ -59,7 +59,7 @@ def test_migrations_catalogue_docs_and_up_know_it() -> None:
 
 def test_without_a_path_and_without_names_there_is_no_catalogue() -> None:
     settings = wiring.load_settings({}).settings
-    with pytest.raises(Misconfigured, match=r"--for: notifier, payments, wallet, webhooks, or all") as refused:
+    with pytest.raises(Misconfigured, match=r"--for: notifier, payments, reviews, wallet, webhooks, or all") as refused:
         wiring.catalogue(settings)
     assert refused.value.setting == "schemas.path"
     assert wiring.catalogue(settings, ["all"]).topics
@@ -67,7 +67,8 @@ def test_without_a_path_and_without_names_there_is_no_catalogue() -> None:
 
 def test_an_unknown_system_is_refused_with_those_that_exist() -> None:
     with pytest.raises(
-        Misconfigured, match=r"no system is called paymets.*notifier, payments, runner, wallet, webhooks, or all"
+        Misconfigured,
+        match=r"no system is called paymets.*notifier, payments, reviews, runner, wallet, webhooks, or all",
     ):
         wiring.catalogue(wiring.load_settings({}).settings, ["paymets"])
 

@@ -3,6 +3,8 @@
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import cached_property
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -19,11 +21,17 @@ from ferryman.schemas.active import codecs
 from ferryman.services.notifier.deliveries import NOTIFY, record
 from ferryman.services.notifier.mailer import courier
 from ferryman.services.notifier.notifier_settings import NotifierSettings
+from ferryman.services.reviews.acts import Correction, correct
+from ferryman.services.reviews.job_rules import JobRules
+from ferryman.services.reviews.jobs import ReviewRequest, create_job, find_jobs, find_recipients
+from ferryman.services.reviews.orchestrator import rules_of
+from ferryman.services.reviews.reviews_settings import ReviewsSettings
 from support.hooks import CourierTurns
 from support.published import PAYLOAD
 
 Database = psycopg.Connection[tuple[Any, ...]]
 
+RESULTS = "reviews.results"
 JOB = UUID("5b2f7c10-93ad-4e61-b0c2-7f3d8a1e6c42")
 CHANGE = "CL-4711"
 WORDS = {"subject": "CL-4711 was reviewed", "body": PAYLOAD}
@@ -43,10 +51,15 @@ def received(kind: str, data: Mapping[str, Any], topic: str) -> Received:
 
 def appended(db: Database, kind: str | None = None) -> list[tuple[str, dict[str, Any]]]:
     """Return the type and the data of each message in the outbox, or of those of one type."""
-    known = codecs()
-    assert known is not None
     rows = db.execute("SELECT type, payload FROM ferryman.outbox ORDER BY position").fetchall()
-    return [(each, known.of(each).decode(bytes(value))) for each, value in rows if kind in (None, each)]
+    return [(each, _decoded(each, bytes(value))) for each, value in rows if kind in (None, each)]
+
+
+def _decoded(kind: str, payload: bytes) -> dict[str, Any]:
+    known = codecs()
+    codec = known.of(kind) if known else None
+    assert codec is not None
+    return codec.decode(payload)
 
 
 @dataclass
@@ -93,3 +106,67 @@ class NotifierDesk:
         return self.db.execute(
             "SELECT recipient, status, notification_id FROM notifier.deliveries ORDER BY recipient, review_version"
         ).fetchall()
+
+
+@dataclass
+class ReviewsDesk:
+    """The orchestrator of reviews in this process, without Kafka."""
+
+    db: Database
+    settings: ReviewsSettings = field(default_factory=ReviewsSettings)
+
+    @cached_property
+    def rules(self) -> JobRules:
+        return rules_of(self.settings)
+
+    def create(self, *recipients: str, **more: Any) -> tuple[UUID, bool]:
+        """Create a job in a transaction of its own. Return its id, and whether it is new."""
+        with self.db.transaction():
+            return create_job(self.db, request(*recipients, **more))
+
+    def apply(self, *results: Received) -> list[str]:
+        """Apply results as the consumer does. Return their outcomes."""
+        with self.db.transaction():
+            return [getattr(each, "reason", "applied") for each in self.rules.saga.engine.apply(self.db, results)]
+
+    def correct(self, job: UUID, recipient: str, act: str, **more: Any) -> bool:
+        with self.db.transaction():
+            return correct(self.db, self.rules, job, recipient, Correction(act, **more))
+
+    def due(self, *, hastened: bool = True) -> int:
+        """Move what is due, or everything that goes on by itself."""
+        if hastened:
+            self.rules.saga.engine.store.hasten(self.db)
+        with self.db.transaction():
+            return len(self.rules.saga.engine.due(self.db))
+
+    def stands(self, job: UUID) -> str:
+        [found] = find_jobs(self.db, job)
+        return found.status
+
+    def recipients(self, job: UUID) -> dict[str, str]:
+        """Return the status of each recipient."""
+        return {each.recipient: each.status for each in find_recipients(self.db, job)}
+
+    def asked(self) -> list[str]:
+        """Return the recipient of each command, in the order of the outbox."""
+        return [data["recipient"] for _, data in appended(self.db, NOTIFY)]
+
+
+def request(*recipients: str, **more: Any) -> ReviewRequest:
+    """Return a request for a job; the key is that of the version, if no other is given."""
+    given: dict[str, Any] = {"changelist_id": CHANGE, "review_version": 3, **WORDS, **more}
+    given = {"recipients": recipients or ("ada@example.com",), **given}
+    key = f"{given['changelist_id']}/{given['review_version']}"
+    return ReviewRequest(**{"idempotency_key": key, **given})
+
+
+def notified(job: UUID, recipient: str = "ada@example.com", topic: str = RESULTS, **more: Any) -> Received:
+    at = datetime(2026, 1, 2, tzinfo=UTC)
+    told = {"notification_id": f"m-{recipient}", "notified_at": at, **more}
+    return received("review.notified", said(recipient, **{"job": job, **told}), topic)
+
+
+def not_notified(job: UUID, recipient: str = "ada@example.com", **more: Any) -> Received:
+    told = {"permanent": True, "error_code": "REFUSED", "failed_at": datetime.now(UTC), **more}
+    return received("review.notify-failed", said(recipient, **{"job": job, **told}), RESULTS)

@@ -152,6 +152,9 @@ _OF_SERVICES = (
     "dead_letter_operator",
     "subscription_manager",
     "event_writer",
+    "notifier",
+    "reviews",
+    "review_writer",
 )
 
 

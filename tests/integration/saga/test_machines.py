@@ -31,6 +31,8 @@ BEGIN = {
     "INSERT INTO webhooks.subscriptions (endpoint, event_types) VALUES ('https://a.example', '{t}') RETURNING id) "
     "INSERT INTO webhooks.webhook_delivery_sagas (id, event_id, subscription_id, next_attempt_at) "
     "VALUES (%s, (SELECT id FROM e), (SELECT id FROM s), now())",
+    "review_job": "INSERT INTO reviews.jobs (id, idempotency_key, changelist_id, review_version, due_at) "
+    "VALUES (%s, gen_random_uuid(), gen_random_uuid(), 1, now())",
     "delivery_job": "INSERT INTO hooks.webhook_delivery_jobs (id, next_attempt_at) VALUES (%s, now())",
 }
 NUMBERS = count(1)
@@ -128,7 +130,7 @@ def test_a_row_begins_in_the_first_state_and_keeps_its_key(db: Database, machine
         with pytest.raises(psycopg.errors.IntegrityError):
             db.execute(forbidden, (new_key(machine),))
     with pytest.raises(psycopg.errors.IntegrityError):
-        db.execute(f"TRUNCATE {machine.table}")
+        db.execute(f"TRUNCATE {machine.table} CASCADE")
     with pytest.raises(psycopg.errors.CheckViolation):
         db.execute(f"UPDATE {machine.table} SET {ours.due_at} = NULL WHERE {machine.key} = %s", (key,))
 
