@@ -32,11 +32,15 @@ SELECT id, is_new FROM reviews.create_job(%(idempotency_key)s, %(changelist_id)s
 _FIND = """\
 -- reviews.find
 SELECT j.id, j.idempotency_key, j.changelist_id, j.review_version, j.rerun_of, j.status, j.reason, j.created_at,
-       j.changed_at, count(*) FILTER (WHERE r.status = 'waiting'), count(*) FILTER (WHERE r.status = 'notified'),
-       count(*) FILTER (WHERE r.status = 'failed'), count(*) FILTER (WHERE r.status = 'withdrawn')
-FROM reviews.jobs j JOIN reviews.recipients r ON r.job_id = j.id
-WHERE j.id = ANY (%(ids)s::uuid[]) OR j.changelist_id = %(changelist)s
-GROUP BY j.id ORDER BY j.review_version DESC LIMIT 500
+       j.changed_at, c.*
+FROM (
+    SELECT * FROM reviews.jobs WHERE id = ANY (%(ids)s::uuid[]) OR changelist_id = %(changelist)s
+    ORDER BY review_version DESC LIMIT 100
+) j CROSS JOIN LATERAL (
+    SELECT count(*) FILTER (WHERE r.status = 'waiting'), count(*) FILTER (WHERE r.status = 'notified'),
+           count(*) FILTER (WHERE r.status = 'failed'), count(*) FILTER (WHERE r.status = 'withdrawn')
+    FROM reviews.recipients r WHERE r.job_id = j.id
+) c ORDER BY j.review_version DESC
 """
 
 RECIPIENTS = """\
@@ -128,7 +132,7 @@ def create_job(db: Connection, wanted: ReviewRequest, *, answer_seconds: float =
 
 
 def find_jobs(db: Connection, *ids: UUID, changelist: str | None = None) -> list[RecordedJob]:
-    """Return these jobs, or those of a change: the newest version first."""
+    """Return these jobs, or the newest hundred of a change: the newest version first."""
     found = db.execute(_FIND, {"ids": list(ids), "changelist": changelist}).fetchall()
     return [RecordedJob(*row) for row in found]
 

@@ -62,7 +62,7 @@ class ReviewJobView(BaseModel):
 
 
 class ReviewJobs(BaseModel):
-    """The jobs of a change, the newest version first."""
+    """The newest hundred jobs of a change, the newest version first."""
 
     jobs: list[ReviewJobView]
 

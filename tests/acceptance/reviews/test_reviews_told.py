@@ -36,18 +36,23 @@ def readers(count: int) -> list[str]:
     return [f"reader-{number}@example.com" for number in range(count)]
 
 
-def test_a_job_of_one_recipient_is_told_and_succeeds(town: ReviewTown) -> None:
-    """From a job in one database to a delivery in the other, a mail, its mark, and the job's success."""
+def test_jobs_of_one_recipient_are_told_and_succeed(town: ReviewTown) -> None:
+    """From a job in one database to a delivery in the other, a mail, its mark, and the job's success; also by SQL."""
     town.start_all()
     job = town.create("ada@example.com", changelist_id="one", subject="one")
+    by_sql = "SELECT id FROM reviews.create_job('sql', 'sql', 1, '{ada@example.com}', 'sql', 'text')"
+    [(of_sql,)] = town.db.execute(by_sql).fetchall()
+    town.until(of_sql, "succeeded")
+    assert town.received("sql") == {"ada@example.com": 1}
     town.until(job, "succeeded")
     assert town.received("one") == {"ada@example.com": 1}
     [row] = town.notifier.execute(
         "SELECT d.status, d.notification_id, d.job_id FROM notifier.deliveries d WHERE d.changelist_id = 'one'"
     ).fetchall()
-    assert row == ("sent", town.resend.sent[0].id, job)
+    [sent] = [each for each in town.resend.sent if each.content["subject"] == "one"]
+    assert row == ("sent", sent.id, job)
     [noted] = town.db.execute("SELECT notification_id FROM reviews.recipients WHERE job_id = %s", (job,)).fetchall()
-    assert noted == (town.resend.sent[0].id,)
+    assert noted == (sent.id,)
     poll_until(lambda: read_topic(town.kafka, "reviews.events"), "the event")
     town.stop()
 
