@@ -232,7 +232,7 @@ def test_rule_6_5_results_that_come_together_move_the_job_once(desk: ReviewsDesk
     """None of them is a stray: the first one's rule knew of all."""
     job, _ = desk.create(ADA, BEN, CAT)
     assert (
-        desk.apply(notified(job, ADA), not_notified(job, BEN), notified(job, BEN), notified(job, CAT))
+        desk.apply(notified(job, ADA), notified(job, BEN), not_notified(job, BEN), notified(job, CAT))
         == ["applied"] * 4
     )
     assert desk.stands(job) == "succeeded"
