@@ -77,6 +77,7 @@ class JobRules:
             of=lambda result: result.data["job_id"], fits=_fits,
             results={"review.*": ResultSource("reviews", "reviews.results")},
             participants={"reviews.commands": "notifier"},
+            instead_of_move="correct its recipients, or give it up, by the routes of docs/reviews.md",
         )  # fmt: skip
         saga.on(IN_PROGRESS, RESULTS, to=("succeeded", RETRYABLE))(self.noted)
         saga.on(RETRYABLE, RESULTS, to=(IN_PROGRESS, "succeeded"))(self.noted)

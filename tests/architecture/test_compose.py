@@ -269,7 +269,15 @@ def test_every_compose_check_has_a_fault() -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "dispatcher", "doctor", "mailer", "notifier", "relay", "reviews", "webhook-endpoints", "webhook-worker", "webhooks",
+        "dispatcher",
+        "doctor",
+        "mailer",
+        "notifier",
+        "relay",
+        "reviews",
+        "webhook-endpoints",
+        "webhook-worker",
+        "webhooks",
     ],
 )
 def test_our_services_know_the_addresses_of_the_servers(name: str) -> None:
