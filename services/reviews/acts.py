@@ -60,7 +60,7 @@ class Correction:
     body: str | None = None
 
 
-class NotPossible(Permanent):
+class ActRefused(Permanent):
     """An act that the state of the job or of the recipient does not allow."""
 
 
@@ -98,12 +98,12 @@ def correct(db: Connection, rules: JobRules, job: UUID, recipient: str, wanted: 
             asked = Asked(recipient, found.subject, found.body)
         case "replace":
             if not db.execute(_ADD, given).rowcount:
-                raise NotPossible("the other address is a recipient already: drop this one")
+                raise ActRefused("the other address is a recipient already: drop this one")
             db.execute(_WITHDRAW, given)
             asked = Asked(found.by or "", found.subject, found.body)
         case _:
             if db.execute(_OTHERS, given).fetchone() is None:
-                raise NotPossible("it is the only recipient: replace it, or give the job up")
+                raise ActRefused("it is the only recipient: replace it, or give the job up")
             db.execute(_WITHDRAW, given)
     if asked:
         facts = {"job_id": job, "changelist_id": found.changelist_id, "review_version": found.review_version}
@@ -115,14 +115,14 @@ def correct(db: Connection, rules: JobRules, job: UUID, recipient: str, wanted: 
 def give_up(db: Connection, rules: JobRules, job: UUID, reason: str) -> None:
     """Give up a job for which nothing goes on by itself, and tell so."""
     if not rules.saga.engine.act(db, [job], lambda row: rules.given_up(row, reason)):
-        raise NotPossible("only a job that is retryable_failed can be given up")
+        raise ActRefused("only a job that is retryable_failed can be given up")
 
 
 def _check(found: _Standing, wanted: Correction) -> None:
     if found.job_status in ("succeeded", "failed"):
-        raise NotPossible(f"the job is over: it {found.job_status}, and that is final")
+        raise ActRefused(f"the job is over: it {found.job_status}, and that is final")
     if found.status not in ("waiting", "failed"):
-        raise NotPossible(f"the recipient is {found.status}")
+        raise ActRefused(f"the recipient is {found.status}")
     if wanted.act == "replace":
         check_address(wanted.by or "", "by")
     check_words(found.subject, found.body)

@@ -8,7 +8,7 @@ from uuid import UUID
 from fastapi import APIRouter, HTTPException, Query, Response
 
 from ferryman.routes import STORABLE, Door, wrong
-from ferryman.services.reviews.acts import NotPossible, correct, give_up
+from ferryman.services.reviews.acts import ActRefused, correct, give_up
 from ferryman.services.reviews.job_rules import JobRules
 from ferryman.services.reviews.jobs import (
     LONGEST_NAME,
@@ -116,7 +116,7 @@ def _refusing() -> Iterator[None]:
         yield
     except InvalidReview as error:
         raise wrong(422, "the request is not valid", {error.field: error.problem}) from error
-    except (ReviewConflict, NotPossible) as error:
+    except (ReviewConflict, ActRefused) as error:
         raise HTTPException(409, error.message) from error
 
 

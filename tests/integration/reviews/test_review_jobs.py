@@ -11,7 +11,7 @@ import pytest
 from ferryman import Message, use_schemas
 from ferryman.schemas import active
 from ferryman.services.reviews import job_rules, orchestrator
-from ferryman.services.reviews.acts import NotPossible, give_up
+from ferryman.services.reviews.acts import ActRefused, give_up
 from ferryman.services.reviews.jobs import InvalidReview, ReviewConflict, create_job
 from ferryman.testing import prove
 from support.reviewing import (
@@ -359,24 +359,24 @@ def test_an_act_that_the_state_does_not_allow_is_refused(desk: ReviewsDesk) -> N
     for recipient, act, more in (
         (BEN, "again", {}), (BEN, "drop", {}), (ADA, "replace", {"by": BEN}), (ADA, "replace", {"by": ADA}),
     ):  # fmt: skip
-        with pytest.raises(NotPossible):
+        with pytest.raises(ActRefused):
             desk.correct(job, recipient, act, **more)
     with pytest.raises(InvalidReview):
         desk.correct(job, ADA, "replace", by="nobody")
     assert desk.correct(job, CAT, "again") is False
     assert desk.correct(uuid4(), ADA, "again") is False
     alone, _ = desk.create(ADA, changelist_id="alone")
-    with pytest.raises(NotPossible, match="only recipient"):
+    with pytest.raises(ActRefused, match="only recipient"):
         desk.correct(alone, ADA, "drop")
     desk.apply(notified(job, ADA))
-    with pytest.raises(NotPossible, match="over"):
+    with pytest.raises(ActRefused, match="over"):
         desk.correct(job, ADA, "again")
 
 
 def test_only_an_operator_ends_a_job_as_failed(desk: ReviewsDesk) -> None:
     job, _ = desk.create(ADA, BEN)
     desk.apply(not_notified(job, ADA))
-    with pytest.raises(NotPossible), desk.db.transaction():
+    with pytest.raises(ActRefused), desk.db.transaction():
         give_up(desk.db, desk.rules, job, "nobody reads it")
     desk.apply(not_notified(job, BEN))
     with desk.db.transaction():

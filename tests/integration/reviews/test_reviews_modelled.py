@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from ferryman import Received, use_schemas
 from ferryman.schemas import active
 from ferryman.services.notifier.deliveries import NOTIFY
-from ferryman.services.reviews.acts import NotPossible
+from ferryman.services.reviews.acts import ActRefused
 from support.reviewing import RESULTS, Database, NotifierDesk, ReviewsDesk, appended, not_notified, notified, received
 
 T = TypeVar("T")
@@ -108,7 +108,7 @@ class ReviewModel:
         rows = self.rows("SELECT job_id, recipient FROM reviews.recipients ORDER BY job_id, recipient")
         if rows:
             more = {"by": f"other-{pick % 2}@example.com"} if act == "replace" else {}
-            with suppress(NotPossible):
+            with suppress(ActRefused):
                 job, recipient = rows[pick % len(rows)]
                 self.desk.correct(job, recipient, act, **more)
 
