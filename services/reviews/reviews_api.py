@@ -63,7 +63,10 @@ def router(door: Door, settings: Any) -> APIRouter:
 
 
 def _add_views(made: APIRouter, door: Door) -> None:
-    @made.get("/review-jobs", dependencies=[door.require(READ)], summary="List the jobs of a change")
+    @made.get(
+        "/review-jobs", dependencies=[door.require(READ)], summary="List the jobs of a change",
+        responses=door.responses(),
+    )  # fmt: skip
     def look_through(changelist_id: Annotated[str, Query(max_length=LONGEST_NAME), STORABLE]) -> ReviewJobs:
         with door.transaction() as db:
             return ReviewJobs(jobs=[shown(each) for each in find_jobs(db, changelist=changelist_id)])

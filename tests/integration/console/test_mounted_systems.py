@@ -14,14 +14,14 @@ from ferryman.migrations import chains
 from ferryman.runtime import health
 from ferryman.runtime.settings import Health, Token
 from ferryman.testing import stack
-from support.asking import READ, TOKENS, WRITE, Running, payment, running, settings, sha256, until
+from support.asking import READ, TOKENS, WRITE, Running, forget_systems, payment, running, settings, sha256, until
 from support.paying import Desk
 
 pytestmark = pytest.mark.usefixtures("desk", "toys")
 
 Database = psycopg.Connection[tuple[Any, ...]]
 SCOPES = {**TOKENS, "child": ("toys:write", "toys:read"), "guest": ("toys:read",), "boss": (WRITE, READ, "toys:write")}
-OURS = {"dead-letters", "deliveries", "events", "internal", "memos", "payments", "subscriptions"}
+OURS = {"dead-letters", "deliveries", "events", "internal", "memos", "payments", "review-jobs", "subscriptions"}
 """The first parts of our own paths."""
 
 
@@ -61,7 +61,7 @@ def test_two_systems_are_served_side_by_side_each_for_its_own_scopes(ferryman_da
             statuses = {by: made.client.ask(method, path, body and body(), by=by).status for by in SCOPES}
             good = 201 if method == "POST" else 200
             assert statuses == {by: good if by in allowed else 403 for by in SCOPES}, (method, path)
-        assert served(made) == ("ready\napi: memos, payments, toys, webhooks\n", OURS | {"toys"})
+        assert served(made) == ("ready\napi: memos, payments, reviews, toys, webhooks\n", OURS | {"toys"})
 
 
 def test_fields_and_pages_of_a_second_system_are_checked_alike(ferryman_database_url: str) -> None:
@@ -93,7 +93,7 @@ def test_a_system_without_its_tables_is_404_until_they_are_there(
             absent = made.client.ask("POST", "/toys", toy(), by=by)
             assert (absent.status, absent.headers["Content-Type"]) == (404, "application/problem+json")
         assert made.client.post(payment(), by="boss").status == 201
-        assert served(made) == ("ready\napi: memos, payments, webhooks\n", OURS)
+        assert served(made) == ("ready\napi: memos, payments, reviews, webhooks\n", OURS)
         migrate_toys(ferryman_database_url)
         with psycopg.connect(ferryman_postgres, autocommit=True) as server:
             server.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", (name,))
@@ -102,9 +102,9 @@ def test_a_system_without_its_tables_is_404_until_they_are_there(
 
 
 def test_a_database_without_tables_of_any_system_is_refused(ferryman_db: Database, ferryman_database_url: str) -> None:
-    ferryman_db.execute("DROP TABLE ferryman.version_payments, ferryman.version_memos, ferryman.version_webhooks")
+    forget_systems(ferryman_db)
     with (
-        pytest.raises(Misconfigured, match="migrate --for memos,payments,toys,webhooks"),
+        pytest.raises(Misconfigured, match="migrate --for memos,payments,reviews,toys,webhooks"),
         running(settings(ferryman_database_url)),
     ):
         pass

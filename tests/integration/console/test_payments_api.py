@@ -19,7 +19,7 @@ from ferryman.runtime.metrics import REGISTRY
 from ferryman.runtime.settings import Log
 from ferryman.services.payments import store
 from ferryman.services.payments.store import Request
-from support.asking import Client, Running, payment, running, settings, token, until
+from support.asking import Client, Running, forget_systems, payment, running, settings, token, until
 from support.paying import Desk, failed, succeeded
 
 Database = psycopg.Connection[tuple[Any, ...]]
@@ -435,9 +435,9 @@ def test_the_api_needs_only_its_own_roles(desk: Desk, ferryman_database_url: str
 
 
 def test_a_database_without_its_tables_is_refused(ferryman_db: Database, ferryman_database_url: str) -> None:
-    ferryman_db.execute("DROP TABLE ferryman.version_payments, ferryman.version_memos, ferryman.version_webhooks")
+    forget_systems(ferryman_db)
     with (
-        pytest.raises(Misconfigured, match="migrate --for memos,payments,webhooks"),
+        pytest.raises(Misconfigured, match="migrate --for memos,payments,reviews,webhooks"),
         running(settings(ferryman_database_url)),
     ):
         pass
@@ -501,5 +501,11 @@ def test_the_description_names_every_route_and_what_it_may_answer(client: Client
         ("/dead-letters/{letter_id}", "get"): {"200", "404"} | anywhere,
         ("/dead-letters/requeue", "post"): {"200", "400", "415"} | anywhere,
         ("/dead-letters/discard", "post"): {"200", "400", "415"} | anywhere,
+        ("/review-jobs", "post"): {"200", "201", "409", "415"} | anywhere,
+        ("/review-jobs", "get"): {"200"} | anywhere,
+        ("/review-jobs/{job}", "get"): {"200", "404"} | anywhere,
+        ("/review-jobs/{job}/recipients", "get"): {"200", "404"} | anywhere,
+        ("/review-jobs/{job}/recipients/{recipient}", "patch"): {"200", "404", "409", "415"} | anywhere,
+        ("/review-jobs/{job}/give-up", "post"): {"200", "404", "409", "415"} | anywhere,
     }
     assert client.get("/docs", by=None).status == 200
