@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @click.command("demo")
-@click.argument("name", type=click.Choice(["crossing", "payments", "memos", "webhooks"]), default="crossing")
+@click.argument("name", type=click.Choice(["crossing", "payments", "memos", "webhooks", "reviews"]), default="crossing")
 @wheels_option
 @json_option
 def command(name: str, wheels: bool, as_json: bool) -> int:
@@ -34,13 +34,14 @@ def command(name: str, wheels: bool, as_json: bool) -> int:
                                  held until a person has looked
       ferryman demo webhooks     one endpoint heals, one ends in the dead letters and is requeued, while worker and
                                  orchestrator are killed with -9: the receiver counts what it got
+      ferryman demo reviews      the notifier is killed with -9 when the provider has just taken a mail, a wrong
+                                 recipient is replaced, a new version is told: the provider counts what it sent
 
     It uses no server of yours: it starts its own and removes them. Exit 0 if everything was right.
     """
     began = time.monotonic()
     wiring.embedded()  # says which package is missing
-    plays = {"payments": _play_payments, "memos": _play_memos, "webhooks": _play_webhooks}
-    play = plays.get(name, _play_crossing)
+    play = _PLAYS[name]
     outcome, good, story, verdict = play("wheels" if wheels else "machine", as_json)
     seconds = time.monotonic() - began
     if as_json:
@@ -134,6 +135,26 @@ def _play_webhooks(reach: "Reach", as_json: bool) -> Played:
     )
     verdict = "every endpoint has every event, each under one id" if outcome.good else "something is wrong: see above"
     return outcome.as_json(), outcome.good, story, verdict
+
+
+def _play_reviews(reach: "Reach", as_json: bool) -> Played:
+    from ferryman.demo import notifying
+
+    logs.configure(Log(level="error"))
+    outcome = notifying.run(reach, wiring.environment(), (lambda _: None) if as_json else click.echo)
+    story = (
+        f"\n2 versions for {outcome.required} recipients; the provider sent {outcome.sent} mails: "
+        f"{outcome.missing} missing, {outcome.doubled} doubled, {outcome.of_others} to others; {outcome.repeated} had "
+        f"been in doubt, {outcome.without_evidence} are marked without its evidence"
+    )
+    verdict = "everybody was told once of each version" if outcome.good else "something is wrong: see above"
+    return outcome.as_json(), outcome.good, story, verdict
+
+
+_PLAYS = {
+    "crossing": _play_crossing, "payments": _play_payments, "memos": _play_memos, "webhooks": _play_webhooks,
+    "reviews": _play_reviews,
+}  # fmt: skip
 
 
 def _payments_story(outcome: "PaymentsOutcome") -> str:

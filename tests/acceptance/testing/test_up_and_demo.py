@@ -112,6 +112,20 @@ def test_webhooks_demo_kills_worker_and_orchestrator_and_counts_at_the_receiver(
     assert list(temporary.iterdir()) == []
 
 
+def test_reviews_demo_kills_the_notifier_and_counts_at_the_provider(ferryman: Launcher, temporary: Path) -> None:
+    """N1, N3, N5, N11: everybody is told once of each version, also who replaces another."""
+    demo = ferryman.run("demo", "reviews", "--json", seconds=90, real=True)
+    assert demo.wait() == 0, demo.transcript()
+    told = demo.json
+    assert (told["verdict"], told["killed"], told["jobs"]) == ("ok", 1, {"succeeded": 2})
+    assert told["ready_seconds"] < told["seconds"] < 60 * busy()
+    assert told["deliveries"] == {"sent": told["required"], "failed": 1}  # the wrong recipient
+    assert told["sent"] == told["required"] == 80
+    assert told["repeated"] >= 1
+    assert (told["missing"], told["doubled"], told["of_others"], told["without_evidence"]) == (0, 0, 0, 0)
+    assert list(temporary.iterdir()) == []
+
+
 def test_servers_of_up_are_migrated_and_end_with_it(ferryman: Launcher, temporary: Path) -> None:
     up = ferryman.start("up", "--embedded", "--no-registry", "--json")
     variables = up.until(lambda: up.stdout.rstrip().endswith("}") and up.json, "ready", seconds=60)
