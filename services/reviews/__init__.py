@@ -15,4 +15,5 @@ SYSTEM = System(
     routes="ferryman.services.reviews.reviews_api:router",
     machines=("ferryman.services.reviews.orchestrator:MACHINE",),
     catalogue=True,
+    tracer="ferryman.services.reviews.job_story:TRACER",
 )

@@ -35,8 +35,13 @@ from ferryman.testing.resend import KEY, ResendServer, SentMail, refusal
 RECIPIENTS = 40
 WRONG, RIGHT = "reader-3@example.con", "reader-3@example.com"
 ROLES = {
-    "reviews": {"relay": "ferryman_relay", "reviews": "ferryman_reviews", "writer": "ferryman_review_writer"},
-    "notifier": {"relay": "ferryman_relay", "notifier": "ferryman_notifier"},
+    "reviews": {
+        "relay": "ferryman_relay",
+        "reviews": "ferryman_reviews",
+        "writer": "ferryman_review_writer",
+        "monitor": "ferryman_monitor",
+    },
+    "notifier": {"relay": "ferryman_relay", "notifier": "ferryman_notifier", "monitor": "ferryman_monitor"},
 }
 """The roles of the processes and persons in each database."""
 _CHANGE = "CL-4711"
@@ -187,12 +192,15 @@ class _ReviewPlay:
         provider: _Provider, tell: Tell,
     ) -> None:  # fmt: skip
         self._databases, self._logins, self._provider, self._tell = databases, logins, provider, tell
-        sources = {f"RELAY__SOURCES__{of.upper()}__DATABASE_URL": logins[of, "relay"] for of in ROLES}
-        self._processes: dict[str, Process] = {"relay": acts.process("relay", "run", "relay", **sources)}
+        self._acts = acts
+        self._processes: dict[str, Process] = {"relay": acts.process("relay", "run", "relay", **self._sources("relay"))}
         for name in ROLES:
             own = {"DATABASE_URL": logins[name, name], "CONSUMER__INSTANCE_ID": f"demo-{name}"}
             self._processes[name] = acts.process(name, "run", name, **own)
         self.killed = 0
+
+    def _sources(self, name: str) -> dict[str, str]:
+        return {f"RELAY__SOURCES__{of.upper()}__DATABASE_URL": self._logins[of, name] for of in ROLES}
 
     def end(self) -> None:
         for process in self._processes.values():
@@ -214,6 +222,8 @@ class _ReviewPlay:
             correct(person, rules_of(ReviewsSettings()), job, WRONG, Correction("replace", RIGHT))
         self._await(job, "succeeded")
         self._tell(f"{WRONG} was replaced by {RIGHT}: the job succeeded, everybody was told once")
+        told = self._acts.output("trace", str(job), **self._sources("monitor"))
+        self._tell(f"\n$ ferryman trace {job}\n{told}\n")
         readers[0] = RIGHT
         try:
             self._create(4, readers)
