@@ -12,12 +12,13 @@ import pytest
 from ferryman import FerrymanError, use_schemas
 from ferryman.cli.trace import as_dict
 from ferryman.cli.wiring import settings_class, with_outboxes
+from ferryman.evidence.casefile import tracers_of
 from ferryman.evidence.sides import Side, Sides
 from ferryman.evidence.trace import Subject, trace
 from ferryman.evidence.way import Traced
 from ferryman.schemas import active
+from ferryman.services import systems
 from ferryman.services.reviews.acts import give_up
-from ferryman.services.reviews.job_story import TRACER
 from ferryman.testing import stack
 from ferryman.testing.mail import MailServer, ReceivedMail
 from ferryman.testing.resend import ResendServer, refusal
@@ -48,7 +49,7 @@ class TracedReviews:
         self.reviews.apply(*(received(kind, data, "reviews.results") for kind, data in told))
 
     def told(self, identity: UUID | Subject) -> Traced:
-        return trace(self.sides, identity, [TRACER])
+        return trace(self.sides, identity, tracers_of(systems()))
 
     def happened(self, identity: UUID) -> list[tuple[str, str, str]]:
         """Return where and what happened, and to how many."""
@@ -169,6 +170,6 @@ def test_database_that_is_not_named_is_missing_and_nobody_knows_another_id(both:
     with pytest.raises(FerrymanError, match="nobody knows"):
         both.told(uuid4())
     alone = Sides({"reviews": both.sides["reviews"]}, both.sides.settings)
-    told = trace(alone, job, [TRACER])
+    told = trace(alone, job, tracers_of(systems()))
     assert told.id == job
     assert any("notifier.deliveries" in each for each in told.missing)
