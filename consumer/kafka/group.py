@@ -49,6 +49,7 @@ _DEFAULTS: Mapping[str, Any] = {
 _PROBE_SECONDS = 0.5
 _PROBE_AGAIN_SECONDS = 1.0
 _LOG_AGAIN_SECONDS = 30.0
+_COMMIT_AGAIN_SECONDS = 1.0
 _RETURNING_SECONDS = 30.0
 _LEAVE_SECONDS = 5.0
 """The longest that a leave waits for a rebalance to end. The other members hear of one by a heartbeat, each 3 s."""
@@ -70,6 +71,9 @@ class GroupMember:
     """True if a callback failed: what came with it is forgotten, and partitions may be missing. `open` it again."""
     _probe_at: float = 0.0
     _log_at: float = 0.0
+    _uncommitted: set[Partition] = field(default_factory=set)
+    """The partitions whose last commit failed. If nothing more comes, no other commit follows."""
+    _commit_at: float = 0.0
     _lost_at: float = -math.inf
     _client: Client | None = None
     _closing: bool = False
@@ -93,6 +97,7 @@ class GroupMember:
         self._paused.clear()
         self._gone.clear()
         self._read.clear()
+        self._uncommitted.clear()
         self._firsts = FirstOffsets(self.group, self.start, self.settings.timeout_seconds)
         self._ends = EndOffsets()
         static = {"group.instance.id": self.instance} if self.instance else {}
@@ -114,6 +119,8 @@ class GroupMember:
         """Return the records that are there. Wait for the first, and gather more until `gather_seconds` from now."""
         until = time.monotonic() + gather_seconds
         client = self._open()
+        if self._uncommitted:
+            self._commit_again()
         first = client.poll(seconds)
         if self._failure is not None:
             self.broken = True
@@ -136,15 +143,27 @@ class GroupMember:
             else:
                 self._open().commit(offsets=offsets)
         except KafkaException as error:
-            self._not_committed(error.args[0])
+            self._not_committed(error.args[0], offsets)
+
+    def _commit_again(self) -> None:
+        """Commit what was refused, for partitions that are still ours. A rebalance refuses commits until it is over.
+
+        Sagas measure time by committed offsets: without this their time would stand still until another record comes.
+        """
+        if time.monotonic() >= self._commit_at:
+            self._commit_at = time.monotonic() + _COMMIT_AGAIN_SECONDS
+            owned = {place: self.partitions.by_place.get(place) for place in self._uncommitted}
+            self._uncommitted.clear()
+            self.commit({place: each.position for place, each in owned.items() if each and each.position is not None})
 
     def _on_commit(self, error: KafkaError | None, partitions: list[TopicPartition]) -> None:
-        found = [error, *(each.error for each in partitions)]
-        if refused := [each for each in found if each is not None and each.name() != "_NO_OFFSET"]:
-            self._not_committed(refused[0])
+        refused = [(each, why) for each in partitions if (why := each.error or error) and why.name() != "_NO_OFFSET"]
+        if refused:
+            self._not_committed(refused[0][1], [each for each, _ in refused])
 
-    def _not_committed(self, error: KafkaError) -> None:
-        """Log a failed commit, at most every 30 s: it would repeat in every turn."""
+    def _not_committed(self, error: KafkaError, partitions: list[TopicPartition]) -> None:
+        """Remember a failed commit, and log it, at most every 30 s: it would repeat in every turn."""
+        self._uncommitted |= _places(partitions)
         if time.monotonic() >= self._log_at:
             self._log_at = time.monotonic() + _LOG_AGAIN_SECONDS
             log.warning("offsets not committed", consumer=self.group, error=str(translate(error)))

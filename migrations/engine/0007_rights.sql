@@ -151,6 +151,7 @@ BEGIN
         SELECT format('GRANT %s ON %s TO %s', a.privilege_type, c.oid::regclass, role)
         FROM pg_class c CROSS JOIN aclexplode(c.relacl) a
         WHERE c.relnamespace = 'ferryman'::regnamespace AND a.grantee = model
+          AND (c.relname = 'version_engine' OR c.relname NOT LIKE 'version\_%')  -- other chains are none of its business
         UNION ALL
         SELECT format('GRANT %s (%I) ON %s TO %s', a.privilege_type, t.attname, c.oid::regclass, role)
         FROM pg_class c JOIN pg_attribute t ON t.attrelid = c.oid CROSS JOIN aclexplode(t.attacl) a

@@ -200,7 +200,12 @@ def test_bug_in_a_chore_ends_its_process_and_names_its_line(ferryman: Launcher, 
 
 
 @pytest.mark.parametrize(
-    ("beside", "left"), [((), ["memos", "hooks"]), (("memos",), ["hooks"]), (("shop:courier",), ["memos"])]
+    ("beside", "left"),
+    [
+        ((), ["memos", "notifier", "hooks"]),
+        (("memos",), ["notifier", "hooks"]),
+        (("shop:courier",), ["memos", "notifier"]),
+    ],
 )
 def test_relay_names_the_outboxes_that_it_leaves_to_other_processes(
     ferryman: Launcher, beside: tuple[str, ...], left: list[str]

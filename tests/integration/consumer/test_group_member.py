@@ -25,6 +25,7 @@ from ferryman.consumer.kafka.orphans import OrphanWatch
 from ferryman.consumer.model import Partition
 from ferryman.consumer.partitions import Partitions
 from ferryman.runtime import postgres
+from ferryman.runtime.kafka import committed, group_client
 from ferryman.runtime.settings import Kafka
 from ferryman.testing.proxy import FaultProxy
 from support.groups import Group, owned, verdicts
@@ -59,6 +60,47 @@ def test_a_member_joins_again_and_loses_nothing_if_offsets_cannot_be_asked(
     with group.running():
         poll_until(lambda: verdicts(ferryman_db) == 60, "verdicts")
     assert Forgetful.times == 0
+
+
+class Refused(Client):
+    """A client whose first commits of handled records are refused, as they are during a rebalance."""
+
+    raises: bool
+    times: int
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        super().__init__(config)
+        self.told = config["on_commit"]
+
+    def commit(self, *arguments: Any, **named: Any) -> Any:
+        if not Refused.times or named.get("asynchronous") is False:
+            return super().commit(*arguments, **named)
+        Refused.times -= 1
+        error = KafkaError(KafkaError.ILLEGAL_GENERATION)
+        if Refused.raises:
+            raise KafkaException(error)
+        return self.told(error, named["offsets"])
+
+
+@pytest.mark.parametrize("raises", [True, False], ids=["raised", "told"])
+def test_refused_offsets_are_committed_again_though_nothing_more_comes(
+    ferryman_kafka: str,
+    ferryman_database_url: str,
+    ferryman_db: Database,
+    monkeypatch: pytest.MonkeyPatch,
+    raises: bool,
+) -> None:
+    """N8, N11: the time of sagas stands still until all that they wait for is committed."""
+    monkeypatch.setattr(group_module, "Client", Refused)
+    Refused.raises, Refused.times = raises, 2
+    group = Group(ferryman_kafka, ferryman_database_url)
+    group.send(1, partition=0)
+    settings = Kafka(bootstrap_servers=ferryman_kafka)
+    watcher = group_client(settings, "watch", group.consumer.name)
+    with group.running(), closing(watcher):
+        poll_until(lambda: verdicts(ferryman_db) == 1, "a verdict")
+        poll_until(lambda: committed(watcher, [(group.topic, 0)], 5).get((group.topic, 0)) == 1, "the offset", 20)
+    assert Refused.times == 0
 
 
 def test_a_group_that_starts_at_the_end_skips_nothing_that_comes_later(
