@@ -47,13 +47,16 @@ SELECT {read_row}
 """
 
 # Each destination gives at most its room, however many rows wait behind it. PostgreSQL walks from one destination to
-# the next by an index on (destination, order), and reads none of the rows that it passes over.
+# the next by an index on (destination, order), and reads none of the rows that it passes over. Where it begins is two
+# conditions, of which one is false: with OR between them, a generic plan reads each row before `after`.
 _CLAIM_FAIR = """\
 -- outbox.claim_fair
 WITH RECURSIVE places (place, number) AS (
     (SELECT t.{destination}, 1 FROM {table} t
-     WHERE {is_pending} AND (%(after)s::text IS NULL OR t.{destination} > %(after)s::text::{destination_type})
-     ORDER BY t.{destination} LIMIT 1)
+     WHERE {is_pending} AND %(after)s::text IS NULL ORDER BY t.{destination} LIMIT 1)
+    UNION ALL
+    (SELECT t.{destination}, 1 FROM {table} t
+     WHERE {is_pending} AND t.{destination} > %(after)s::text::{destination_type} ORDER BY t.{destination} LIMIT 1)
     UNION ALL
     SELECT (SELECT t.{destination} FROM {table} t WHERE {is_pending} AND t.{destination} > p.place
             ORDER BY t.{destination} LIMIT 1), p.number + 1

@@ -67,6 +67,9 @@ def memos(url: str) -> Iterator[Table]:
         yield table
 
 
+READ_BY_INDEX = "SELECT idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relid = 'shop.hooks'::regclass"
+
+
 class Cost(NamedTuple):
     """The cost of a statement: its buffers, and the rows that it returned."""
 
@@ -126,6 +129,24 @@ def test_fair_claim_reads_no_rows_of_a_destination_that_gives_none(
     ferryman_db.execute("VACUUM ANALYZE shop.hooks")
     with hooks.courier() as turns:
         assert_cheap(ferryman_db, turns.table, "claim_fair", 16 if others == "due" else 8)
+
+
+def test_fair_claim_reads_no_rows_before_its_place_by_a_generic_plan(hooks: HookTable) -> None:
+    """N10, N12: a prepared statement is soon planned for any place to go on from, the start among them."""
+    hooks.db.execute(HOOKS, ("a", "PENDING", -1, 2000))
+    hooks.db.execute(HOOKS, ("b", "PENDING", -1, 1))
+    hooks.db.execute("ANALYZE shop.hooks")
+    with hooks.courier() as turns:
+        db = turns.table.connection
+        db.prepare_threshold = 0
+        db.execute("SET plan_cache_mode = force_generic_plan")
+        for after, wanted in ((None, ["a", "b"]), ("a", ["b"])):
+            with db.transaction(force_rollback=True):
+                rows, _ = turns.table.claim_fair(Room(16, each=1), after)
+                read = db.execute(READ_BY_INDEX).fetchone()
+            assert [row.destination for row in rows] == wanted
+            assert read is not None
+            assert read[0] < 30
 
 
 @MANY
