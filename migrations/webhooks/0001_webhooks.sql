@@ -172,7 +172,9 @@ CREATE TABLE webhooks.webhook_delivery_jobs (
     CONSTRAINT job_once UNIQUE (saga_id, attempt)
 ) WITH (fillfactor = 80);
 COMMENT ON COLUMN webhooks.webhook_delivery_jobs.claims IS 'how often a worker claimed it: more than once if one was lost';
-CREATE UNIQUE INDEX one_active_job ON webhooks.webhook_delivery_jobs (saga_id) WHERE status IN ('Pending', 'Leased');
+-- By CASE, which the planner does not see through: a claim of pending jobs must not take this index for its own.
+CREATE UNIQUE INDEX one_active_job ON webhooks.webhook_delivery_jobs (saga_id)
+    WHERE CASE status WHEN 'Pending' THEN true WHEN 'Leased' THEN true ELSE false END;
 CREATE INDEX jobs_pending ON webhooks.webhook_delivery_jobs (subscription_id, created_at, id) WHERE status = 'Pending';
 CREATE INDEX jobs_succeeded ON webhooks.webhook_delivery_jobs (subscription_id, completed_at) WHERE status = 'Completed';
 CREATE INDEX jobs_leased ON webhooks.webhook_delivery_jobs (leased_at) WHERE status = 'Leased';

@@ -6,11 +6,16 @@ from typing import Any
 
 import psycopg
 import pytest
+from pydantic import SecretStr
 
 from ferryman import use_schemas
+from ferryman.relay.described.couriers import courier_service
+from ferryman.relay.described.table import claim_values
+from ferryman.relay.described.way_out import Room
 from ferryman.runtime.settings import Settings
 from ferryman.schemas import active
 from ferryman.services.webhooks.orchestrator import COMPLETE, MEASURE, PENDING, ROUTE, beginning
+from ferryman.services.webhooks.worker import worker
 from support.webhooking import Database, DeliveryDesk, publish, subscribe
 
 LARGE = """
@@ -26,6 +31,11 @@ SELECT id, event_id, subscription_id, 1, 'GONE', id FROM webhooks.webhook_delive
 UPDATE webhooks.webhook_delivery_sagas SET status = 'InProgress' WHERE id % 2 = 0;
 UPDATE webhooks.webhook_delivery_sagas SET status = 'Completed', next_attempt_at = NULL WHERE id % 4 = 0;
 VACUUM ANALYZE
+"""
+
+JOBS = """
+INSERT INTO webhooks.webhook_delivery_jobs (saga_id, event_id, subscription_id, attempt, status)
+SELECT n, 1, %(subscription)s, 1, %(status)s FROM generate_series(%(first)s::bigint, %(last)s) n
 """
 
 
@@ -65,6 +75,22 @@ def test_rule_10_1_transitions_and_queries_by_time_scan_no_table(desk: DeliveryD
     assert "dead_letters_waiting" in measured, measured
     for name, said in (timed | others | {"measure": measured}).items():
         assert not re.search(r"Seq Scan on (webhook_|events)", said), (name, said)
+
+
+def test_claim_reads_few_jobs_after_statistics_of_a_quiet_time(desk: DeliveryDesk, ferryman_database_url: str) -> None:
+    """N10: to the planner no job is pending then, so any index of the pending ones seems as good."""
+    for n in range(1, 3):
+        subscribe(desk.db, f"https://{n}.example")
+    desk.db.execute(JOBS, {"first": 1, "last": 3000, "subscription": 1, "status": "Completed"})
+    desk.db.execute("VACUUM ANALYZE webhooks.webhook_delivery_jobs")
+    desk.db.execute(JOBS, {"first": 3001, "last": 6000, "subscription": 1, "status": "Pending"})
+    desk.db.execute(JOBS, {"first": 6001, "last": 6001, "subscription": 2, "status": "Pending"})
+    service = courier_service(worker(Settings()), Settings(database_url=SecretStr(ferryman_database_url)))
+    with service.opened() as table:
+        said = plan(desk.db, table.statements["claim_fair"].decode(), claim_values(Room(16, each=8)))
+    claimed, *read = [int(rows) for rows in re.findall(r"actual time=\S+ rows=(\d+)", said)]
+    assert claimed == 9
+    assert max(read) <= 16, said
 
 
 def test_a_delivery_is_of_an_event_and_the_event_stays(desk: DeliveryDesk) -> None:
