@@ -84,9 +84,9 @@ class Go:
 
 def _check(due: Any, rows: Sequence[Any]) -> None:
     """Refuse what could only fail later, in the transaction of a whole batch."""
-    if due is not KEEP and due is not None and not (isinstance(due, int | float) and 0 <= due < inf):
+    if due is not KEEP and due is not None and not (isinstance(due, (int, float)) and 0 <= due < inf):
         raise ValueError(f"due={due!r} is not a time: give a number of seconds, or None if a person goes on")
-    if not all(isinstance(each, Row) and each.values for each in rows):
+    if rows and not all(isinstance(each, Row) and each.values for each in rows):
         raise TypeError("rows are not a list of Row(table, {column: value})")
 
 

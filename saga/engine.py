@@ -118,10 +118,8 @@ class SagaEngine(Generic[RowT]):
         by_key: dict[Key, Any] = {each[0]: each for each in filled}
         if by_key.keys() != {each[0] for each in known}:
             raise ValueError(f"`complete` of {self.machine.name} did not return every row: return each, in any order")
-        return [
-            cast(Any, each)._replace(**{name: getattr(by_key[each[0]], name) for name in self.saga.completed})
-            for each in known
-        ]
+        columns = len(self.saga.fields)  # what is completed stands behind them
+        return [self._row(*each[:columns], *by_key[each[0]][columns:]) for each in known]
 
     def _write(self, db: Connection, work: "_Work[RowT]") -> None:
         """Write the moves in rounds, one step of each saga a round: the table's guards must see every transition."""

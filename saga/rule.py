@@ -35,7 +35,7 @@ class Rule:
 
     def _checked(self, steps: Any, state: str) -> Sequence[Go]:
         """Refuse a first step to a state that the rule did not name, and give the steps the rule's reason."""
-        if not isinstance(steps, Sequence) or not all(isinstance(each, Go) for each in steps):
+        if not isinstance(steps, Sequence) or [each for each in steps if not isinstance(each, Go)]:
             what = f"the rule for {self.event} in {state} returned {steps!r:.100}"
             raise TypeError(f"{what}: return Go, a list of Go, or None")
         if steps and steps[0].state not in (*self.to, state):

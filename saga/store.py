@@ -12,7 +12,7 @@ from psycopg.rows import tuple_row
 from psycopg.types.json import Jsonb
 
 from ferryman.consumer.model import Received
-from ferryman.runtime.columns import Uuids
+from ferryman.runtime.columns import Bigints, Uuids
 from ferryman.runtime.postgres import Connection
 from ferryman.saga.answers import KEEP, Key, Row, StrayReason, Unsaid
 from ferryman.saga.machine import Machine
@@ -87,7 +87,7 @@ SET {state} = n.state::{state_type}, {attempt} = n.attempt, {reason} = n.reason,
                     WHEN n.due < 0 THEN s.{due_at} + ferryman.saga_silent(%(machine)s, s.{changed_at})
                     ELSE coalesce(clock_timestamp() + make_interval(secs => n.due), 'infinity') END,
     {changed_at} = clock_timestamp(){set}
-FROM unnest(%(keys)b::{key_type}[], %(ways)b::integer[]{values}) m (key, way{given})
+FROM unnest(%(keys)b::{key_type}[], %(ways)b::bigint[]{values}) m (key, way{given})
 JOIN unnest(%(before)s::text[], %(states)s::text[], %(attempts)s::integer[], %(reasons)s::text[], %(dues)s::float8[])
      WITH ORDINALITY n (before, state, attempt, reason, due, way) USING (way)
 WHERE s.{key} = m.key AND s.{state} = n.before::{state_type}
@@ -194,7 +194,7 @@ class SagaStore:
             given = {"where": sql.SQL(where).format(**names), "most": sql.SQL(most), "locks": sql.SQL(locks)}
             return text.format(**names, **given)
 
-        self._column: type[list[Any]] = Uuids if machine.key_type == "uuid" else list
+        self._column: type[list[Any]] = Uuids if machine.key_type == "uuid" else Bigints
         self._machine, self._terminals = machine.name, list(machine.terminals)
         on_their_way = [sql.Literal(each) for each in machine.states if each not in machine.terminals]
         names["on_their_way"] = sql.SQL("ARRAY[{}]::{}[]").format(sql.SQL(", ").join(on_their_way), names["state_type"])
@@ -279,7 +279,7 @@ class SagaStore:
     def move(self, db: Connection, moved: Sequence[Moved]) -> int:
         """Write moves. Return how many sagas were still in the state that they were read in."""
         numbers: dict[tuple[Any, ...], int] = {}
-        ways = [numbers.setdefault(each[1:6], len(numbers) + 1) for each in moved]
+        ways = Bigints(numbers.setdefault(each[1:6], len(numbers) + 1) for each in moved)
         before, states, attempts, reasons, dues = (list(column) for column in zip(*numbers, strict=True))
         given = {"keys": self._column(each.key for each in moved), "ways": ways, "before": before, "states": states,
                  "attempts": attempts, "reasons": reasons, "dues": [_KEPT if due is KEEP else due for due in dues],

@@ -3,6 +3,7 @@
 A list becomes a column by its class: `Texts(topics)`. None becomes NULL.
 """
 
+import struct
 from collections.abc import Sequence
 from struct import Struct
 from typing import ClassVar
@@ -13,7 +14,7 @@ from psycopg.adapt import Dumper
 from psycopg.pq import Format
 
 _EMPTY, _HEAD, _SIZE = Struct("!iii").pack, Struct("!iiiii").pack, Struct("!i").pack
-_NULL, _UUID = _SIZE(-1), _SIZE(16)
+_NULL, _UUID, _BIGINT = _SIZE(-1), _SIZE(16), Struct("!iq").pack
 _PERHAPS_NULLS, _FIRST = 1, 1
 
 
@@ -27,6 +28,10 @@ class Payloads(list[bytes | None]):
 
 class Uuids(list[UUID | None]):
     """A column of type uuid[]."""
+
+
+class Bigints(list[int]):
+    """A column of type bigint[]."""
 
 
 class _ColumnDumper(Dumper):
@@ -75,5 +80,18 @@ class _UuidsDumper(_ColumnDumper):
         return self._array([_NULL if each is None else _UUID + each.int.to_bytes(16) for each in obj])
 
 
-for _column, _dumper in ((Texts, _TextsDumper), (Payloads, _PayloadsDumper), (Uuids, _UuidsDumper)):
+class _BigintsDumper(_ColumnDumper):
+    element = psycopg.adapters.types["int8"].oid
+    oid = psycopg.adapters.types["int8"].array_oid
+
+    def dump(self, obj: Bigints) -> bytes:
+        try:
+            return self._array([_BIGINT(8, each) for each in obj])
+        except struct.error as error:
+            raise psycopg.DataError(f"not every one of these numbers is a bigint: {error}") from error
+
+
+for _column, _dumper in (
+    (Texts, _TextsDumper), (Payloads, _PayloadsDumper), (Uuids, _UuidsDumper), (Bigints, _BigintsDumper)
+):  # fmt: skip
     psycopg.adapters.register_dumper(_column, _dumper)
