@@ -177,7 +177,7 @@ def _fits(delivery: WebhookDelivery, result: Received) -> bool:
     A result is appended in the transaction that ends its job, so an honest one never comes before that.
     """
     data, over = result.data, "Completed" if result.type == SUCCEEDED else "Failed"
-    if any(data[name] != value for name, value in _facts(delivery).items()):
+    if (data["saga_id"], data["event_id"], data["subscription_id"]) != delivery[:3]:
         return False
     attempt = int(data["attempt"])
     return 0 < attempt <= len(delivery.jobs) and delivery.jobs[attempt - 1] == (data["job_id"], over)

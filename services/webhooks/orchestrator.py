@@ -17,6 +17,7 @@ FIRST_JOBS = 500
 """The most first jobs that one transaction makes."""
 PORTION = 1000
 """A transaction that has made so many deliveries routes no more events."""
+_COLUMNS = WebhookDelivery._fields.index("limit")
 
 # In one statement: an event is routed to every subscription, or waits in the queue.
 ROUTE = """\
@@ -48,19 +49,19 @@ SELECT id FROM webhooks.webhook_delivery_sagas WHERE status = 'Pending' AND next
 ORDER BY next_attempt_at LIMIT %(most)s FOR UPDATE SKIP LOCKED
 """
 
+# A row for each job, in the order of the attempts. The log is only read of a job that failed.
 COMPLETE = """\
 -- webhooks.complete
 SELECT n.id, CASE WHEN p.active THEN coalesce(p.max_retry_limit, %(limit)s) ELSE 0 END,
-       coalesce(p.base_seconds, %(base)s)::float8, coalesce(p.cap_seconds, %(cap)s)::float8,
-       coalesce(j.ids, '{}'), coalesce(j.statuses, '{}'),
-       (SELECT a.code FROM ferryman.outbox_attempt a
-        WHERE a.outbox = 'webhook-worker' AND a.row_id = j.ids[cardinality(j.ids)]::text
-        ORDER BY a.began_at DESC LIMIT 1)
-FROM unnest(%(ids)s::bigint[], %(subscriptions)s::bigint[]) n (id, subscription_id)
+       coalesce(p.base_seconds, %(base)s)::float8, coalesce(p.cap_seconds, %(cap)s)::float8, j.id, j.status, j.code
+FROM unnest(%(ids)b::bigint[], %(subscriptions)b::bigint[]) n (id, subscription_id)
 JOIN webhooks.subscriptions p ON p.id = n.subscription_id
 LEFT JOIN LATERAL (
-    SELECT array_agg(d.id ORDER BY d.attempt) AS ids, array_agg(d.status ORDER BY d.attempt) AS statuses
-    FROM webhooks.webhook_delivery_jobs d WHERE d.saga_id = n.id
+    SELECT d.id, d.status, CASE d.status WHEN 'Failed' THEN (
+        SELECT a.code FROM ferryman.outbox_attempt a
+        WHERE a.outbox = 'webhook-worker' AND a.row_id = d.id::text ORDER BY a.began_at DESC LIMIT 1
+    ) END AS code
+    FROM webhooks.webhook_delivery_jobs d WHERE d.saga_id = n.id ORDER BY d.attempt
 ) j ON true
 """
 
@@ -92,14 +93,12 @@ def deliveries(given: WebhooksSettings) -> Saga[WebhookDelivery]:
     @saga.complete("limit", "base_seconds", "cap_seconds", "jobs", "last_code")
     def complete(db: Connection, rows: Sequence[WebhookDelivery]) -> list[WebhookDelivery]:
         values = {"ids": [row.id for row in rows], "subscriptions": [row.subscription_id for row in rows], **defaults}
-        by_id = {row.id: row for row in rows}
-        return [
-            by_id[number]._replace(
-                limit=limit, base_seconds=base, cap_seconds=cap, last_code=code,
-                jobs=tuple(map(Job, ids, statuses)),
-            )
-            for number, limit, base, cap, ids, statuses, code in db.execute(COMPLETE, values).fetchall()
-        ]  # fmt: skip
+        columns, filled = {row.id: row[:_COLUMNS] for row in rows}, dict[int, WebhookDelivery]()
+        for number, limit, base, cap, job, status, code in db.execute(COMPLETE, values).fetchall():
+            before = filled[number].jobs if number in filled else ()
+            jobs = before if job is None else (*before, Job(job, status))
+            filled[number] = WebhookDelivery._make((*columns[number], limit, base, cap, jobs, code))
+        return list(filled.values())
 
     return saga
 
