@@ -146,10 +146,7 @@ class GroupMember:
             self._not_committed(error.args[0], offsets)
 
     def _commit_again(self) -> None:
-        """Commit what was refused, for partitions that are still ours. A rebalance refuses commits until it is over.
-
-        Sagas measure time by committed offsets: without this their time would stand still until another record comes.
-        """
+        """Commit what a rebalance refused, if it is still ours: sagas wait for it, and no record may follow."""
         if time.monotonic() >= self._commit_at:
             self._commit_at = time.monotonic() + _COMMIT_AGAIN_SECONDS
             owned = {place: self.partitions.by_place.get(place) for place in self._uncommitted}
