@@ -223,11 +223,13 @@ class Shop:
         return sum(self.verdicts().values()) >= many
 
     def books_balance(self) -> None:
-        """Check that every payment took effect once (N5)."""
-        assert self.one("SELECT count(*) FROM effect") == self.one("SELECT count(DISTINCT payment) FROM effect")
-        spent = 10_000_000 - self.one("SELECT sum(balance) FROM wallet")
-        effects = {each for (each,) in self.db.execute("SELECT payment FROM effect").fetchall()}
-        assert spent == sum(amount for identity, amount in self.sent.items() if str(identity) in effects)
+        """Check that every payment took effect once (N5), at one moment: another may be under way."""
+        with self.db.transaction():
+            self.db.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+            assert self.one("SELECT count(*) FROM effect") == self.one("SELECT count(DISTINCT payment) FROM effect")
+            spent = 10_000_000 - self.one("SELECT sum(balance) FROM wallet")
+            effects = {each for (each,) in self.db.execute("SELECT payment FROM effect").fetchall()}
+            assert spent == sum(amount for identity, amount in self.sent.items() if str(identity) in effects)
 
     def reports(self) -> list[tuple[str, str]]:
         rows = self.db.execute("SELECT id::text, type FROM ferryman.outbox WHERE topic = 'results' ORDER BY position")
